@@ -1,0 +1,1 @@
+"""The reference runtime: agents that hand a conversation to one another."""

@@ -1,0 +1,106 @@
+"""The values that travel: messages, tool calls and results, handoffs, usage, responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+"""What `json.loads` returns."""
+
+HandoffKind: TypeAlias = Literal["transfer", "call"]
+"""`transfer` moves control for good; `call` gets it back when the target has answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's wish to run a tool, exactly as the provider sent it."""
+
+    id: str
+    name: str
+    arguments: str = "{}"
+    """Raw JSON text; it may be empty, cut or no object at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserMessage:
+    """What the user said."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantMessage:
+    """What one agent's model said, its text and its tool calls."""
+
+    agent: str
+    text: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """The answer to one tool call; `content` is what the model reads."""
+
+    call_id: str
+    name: str
+    content: Json
+    is_error: bool = False
+
+
+Message: TypeAlias = UserMessage | AssistantMessage | ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class Handoff:
+    """The wish to pass the conversation to another agent, as transfer tools return it (first seed document)."""
+
+    target_agent_name: str
+    reason: str | None = None
+    context_updates: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens one model call took; `None` is unknown, which is not 0."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(_sum(self.input_tokens, other.input_tokens), _sum(self.output_tokens, other.output_tokens))
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
+
+
+LimitName: TypeAlias = Literal["max_handoffs_per_turn", "max_tool_iterations"]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReached:
+    """A limit that refused something: which, its value, and the agent who was active."""
+
+    limit: LimitName
+    value: int
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentResponse:
+    """What one user turn came to (first seed document)."""
+
+    content: str
+    active_agent_name: str
+    handoffs: tuple[Handoff, ...] = ()
+    tool_calls_executed: tuple[str, ...] = ()
+    """Names of the tools called this turn, refused and unknown ones included, in call order."""
+    limit_hits: tuple[LimitReached, ...] = ()
+    usage: Usage = Usage()
+
+    @property
+    def handoff(self) -> Handoff | None:
+        """The last handoff of this turn."""
+        return self.handoffs[-1] if self.handoffs else None
