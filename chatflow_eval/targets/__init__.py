@@ -1,0 +1,59 @@
+"""Systems under test: what a target is, and which target a scenario names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from chatflow_eval.recorder import Tape
+from chatflow_eval.scenario import Limits, Scenario, ScriptedAnswer, SettingsSpec
+from chatflow_eval.trace import Topology, TurnTrace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How a fresh conversation starts: everything a scenario may say about it."""
+
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Agent name (`*` for the rest) to the model that answers for it; an absent agent keeps what it declares."""
+    limits: Limits
+    settings: SettingsSpec
+    context: Mapping[str, Any] = field(default_factory=dict)
+    tape: Tape | None = None
+    """Where the model's answers come from or go to; `None`: live, with nothing recorded."""
+
+
+class Conversation(Protocol):
+    """One fresh conversation with the system under test."""
+
+    @property
+    def topology(self) -> Topology:
+        """The agents, tools and edges as this conversation's system declares them."""
+        ...
+
+    async def say(self, text: str, *, script: Sequence[ScriptedAnswer] | None = None) -> TurnTrace:
+        """One user turn; what the system under test raises is in the trace, not raised."""
+        ...
+
+
+class Target(Protocol):
+    """The system under test."""
+
+    name: str
+
+    def open(self, opening: Opening) -> AbstractAsyncContextManager[Conversation]:
+        """A fresh conversation.
+
+        Raises:
+            TargetError: the agents could not be found, imported or built.
+        """
+        ...
+
+
+def target_of(scenario: Scenario) -> Target:
+    """The target that a scenario names."""
+    from chatflow_eval.targets.reference import ReferenceTarget
+
+    return ReferenceTarget(scenario.target)

@@ -1,0 +1,82 @@
+"""A user's factory, found by its reference: `support.py:build` beside the scenario file, or `package.module:build`."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rapidfuzz import process
+
+from chatflow_eval.errors import TargetError
+
+
+def load(reference: str, base: Path) -> Callable[[], Any]:
+    """The callable that `reference` names, with files found relative to `base`.
+
+    Raises:
+        TargetError: no such file, module or name, or the user's module failed to import.
+    """
+    place, _, name = reference.rpartition(":")
+    module = _from_file((base / place).resolve(), reference) if place.endswith(".py") else _from_name(place, base)
+    try:
+        found = getattr(module, name)
+    except AttributeError:
+        near = process.extractOne(name, [n for n in vars(module) if not n.startswith("_")], score_cutoff=60)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise TargetError(f"target {reference!r}: {module.__file__} defines no {name!r}{hint}") from None
+    if not callable(found):
+        raise TargetError(
+            f"target {reference!r}: {name!r} is a {type(found).__name__}, "
+            "expected a function without arguments that returns an Agent or a Runner"
+        )
+    factory: Callable[[], Any] = found
+    return factory
+
+
+def where(error: BaseException) -> str:
+    """`Type: message (file:line)` of an exception raised in a user's code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+@functools.lru_cache(maxsize=256)
+def _from_file(path: Path, reference: str) -> ModuleType:
+    if not path.is_file():
+        raise TargetError(f"target {reference!r}: there is no file {path}")
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    spec = importlib.util.spec_from_file_location(f"chatflow_eval_target_{path.stem}_{digest}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    _findable(path.parent)
+    # Dataclasses and pickles look their module up while it is being made.
+    sys.modules[module.__name__] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module.__name__]
+        raise TargetError(f"target {reference!r}: importing {path} failed: {where(error)}") from error
+    return module
+
+
+def _from_name(name: str, base: Path) -> ModuleType:
+    _findable(base)
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise TargetError(f"target {name!r}: importing it failed: {where(error)}") from error
+
+
+def _findable(folder: Path) -> None:
+    """Lets a user's module import what lies beside it."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
