@@ -86,8 +86,6 @@ class Player:
     rerecord: str
     """The command that records this trial again, for messages."""
     played: set[int] = field(default_factory=set)
-    miss: CassetteMismatch | None = None
-    """The first miss; clients wrap exceptions, so it is kept here as well as raised."""
     _http: dict[str, list[int]] = field(default_factory=dict)
     _chat: dict[str, list[int]] = field(default_factory=dict)
 
@@ -129,9 +127,7 @@ class Player:
             if index not in self.played:
                 self.played.add(index)
                 return self.cassette.exchanges[index]
-        mismatch = self._explain(asked, recorded=len(indices))
-        self.miss = self.miss or mismatch
-        raise mismatch
+        raise self._explain(asked, recorded=len(indices))
 
     def _explain(self, asked: Asked, *, recorded: int) -> CassetteMismatch:
         who = f"agent {asked.agent or 'unknown'}, turn {asked.turn or 'unknown'}"
@@ -216,7 +212,7 @@ def write(cassette: Cassette) -> None:
 
 def path_for(root: Path, file: str, scenario: str, model: str, repeat: int) -> Path:
     """Where a trial's cassette lies: `cassettes/<file>/<scenario id>/<model>[.<repeat>].json`, safe on every system."""
-    stem = re.sub(r"\.scenario\.(ya?ml|py)$", "", file)
+    stem = re.sub(r"(\.scenario)?\.(ya?ml|py)$", "", file)
     folders = [safe_name(part, fold_case=False) for part in stem.split("/") if part not in ("", ".", "..")]
     name = safe_name(model) + (f".{repeat}" if repeat > 1 else "")
     return root.joinpath("cassettes", *folders, safe_name(scenario), f"{name}.json")

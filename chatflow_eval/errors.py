@@ -27,7 +27,7 @@ class ScenarioError(ChatflowEvalError):
     """A scenario that cannot be read: where, what, and what was expected."""
 
     def __init__(
-        self, problem: str, *, path: Path | None = None, line: int | None = None, column: int | None = None
+        self, problem: str, *, path: Path | str | None = None, line: int | None = None, column: int | None = None
     ) -> None:
         self.problem, self.path, self.line, self.column = problem, path, line, column
         place = ":".join(str(part) for part in (path, line, column) if part is not None)

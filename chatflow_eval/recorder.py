@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
-from chatflow_eval.cassette import Asked, Cassette, Exchange, Player, exchange_of, write
+from chatflow_eval.cassette import Asked, Cassette, Exchange, Player, exchange_of, read, write
+from chatflow_eval.errors import CassetteError
 
 RecordMode: TypeAlias = Literal["none", "all"]
 """vcrpy's names: `none` replays and never touches the network, `all` records anew."""
@@ -41,12 +42,39 @@ class Tape(Protocol):
 class ReplayTape:
     """Answers one trial from its cassette and lets nothing out."""
 
-    player: Player
+    player: Player | CassetteError
+    """What plays, or why nothing can: it is raised when something is asked, as a trial may ask nothing."""
     agent: str | None = None
     turn: int | None = None
+    error: CassetteError | None = None
+    """The first thing that could not be answered; clients wrap exceptions, so it is kept here as well as raised."""
 
-    def replay(self, asked: Asked) -> Exchange | None:
-        return self.player.play(asked)
+    @classmethod
+    def load(cls, path: Path, *, rerecord: str) -> ReplayTape:
+        """The tape of the cassette at `path`, whole or not; `rerecord` is the command that records it again."""
+        try:
+            return cls(Player(read(path, rerecord=rerecord), rerecord))
+        except CassetteError as error:
+            return cls(error)
+
+    @property
+    def only_chat(self) -> bool:
+        """True when chat requests are all it takes to replay, so that no provider's client is needed."""
+        return isinstance(self.player, CassetteError) or self.player.only_chat
+
+    def replay(self, asked: Asked) -> Exchange:
+        """The next exchange recorded for this request; without a URL, of a chat request wherever it went.
+
+        Raises:
+            CassetteError: nothing (more) was recorded for it, or the cassette is missing or damaged.
+        """
+        try:
+            if isinstance(self.player, CassetteError):
+                raise self.player
+            return self.player.play(asked) if asked.uri else self.player.play_chat(asked)
+        except CassetteError as error:
+            self.error = self.error or error
+            raise
 
     def record(self, exchange: Exchange) -> None:
         raise AssertionError("nothing goes out while replaying")

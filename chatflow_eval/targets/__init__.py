@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from chatflow_eval.recorder import Tape
-from chatflow_eval.scenario import Limits, Scenario, ScriptedAnswer, SettingsSpec
+from chatflow_eval.scenario import Limits, ScriptedAnswer, SettingsSpec, TargetSpec
 from chatflow_eval.trace import Topology, TurnTrace
 
 
@@ -33,15 +33,28 @@ class Conversation(Protocol):
         """The agents, tools and edges as this conversation's system declares them."""
         ...
 
-    async def say(self, text: str, *, script: Sequence[ScriptedAnswer] | None = None) -> TurnTrace:
-        """One user turn; what the system under test raises is in the trace, not raised."""
+    async def say(
+        self, text: str, *, script: Sequence[ScriptedAnswer] | None = None, within: float | None = None
+    ) -> TurnTrace:
+        """One user turn, `within` so many seconds; what the system under test raises is in the trace, not raised."""
         ...
 
 
 class Target(Protocol):
     """The system under test."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        ...
+
+    def topology(self) -> Topology:
+        """The agents, tools and edges that it declares, without a conversation.
+
+        Raises:
+            TargetError: the agents could not be found, imported or built.
+        """
+        ...
 
     def open(self, opening: Opening) -> AbstractAsyncContextManager[Conversation]:
         """A fresh conversation.
@@ -52,8 +65,8 @@ class Target(Protocol):
         ...
 
 
-def target_of(scenario: Scenario) -> Target:
-    """The target that a scenario names."""
+def target_of(spec: TargetSpec) -> Target:
+    """The target that a scenario's `target` or `agents` stands for."""
     from chatflow_eval.targets.reference import ReferenceTarget
 
-    return ReferenceTarget(scenario.target)
+    return ReferenceTarget(spec)

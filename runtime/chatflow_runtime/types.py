@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NoReturn, TypeAlias, cast
 
-Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 """What `json.loads` returns."""
 
 HandoffKind: TypeAlias = Literal["transfer", "call"]
 """`transfer` moves control for good; `call` gets it back when the target has answered."""
+
+
+def encodable(text: str) -> str:
+    """The text without lone surrogates (half an emoji, left by a cut answer), which no file or request can hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def copy_json(value: object, where: str) -> Json:
+    """A deep copy of JSON data; raises TypeError naming the place of anything that is none."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {_checked_key(key, where): copy_json(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [copy_json(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    raise TypeError(f"{where} is a {type(value).__name__}, expected JSON data.")
+
+
+def _checked_key(key: object, where: str) -> str:
+    if isinstance(key, str):
+        return key
+    raise TypeError(f"{where} has the key {key!r}, expected text.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +44,18 @@ class ToolCall:
     name: str
     arguments: str = "{}"
     """Raw JSON text; it may be empty, cut or no object at all."""
+
+    def parsed(self) -> Json:
+        """The arguments as JSON data, or the raw text where they are no JSON."""
+        try:
+            return cast(Json, json.loads(self.arguments, parse_constant=_refuse_constant))
+        except (ValueError, RecursionError):
+            return self.arguments
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    # NaN and Infinity are Python's own; no provider reads them back.
+    raise ValueError(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +107,10 @@ class Usage:
         return Usage(_sum(self.input_tokens, other.input_tokens), _sum(self.output_tokens, other.output_tokens))
 
 
+UNKNOWN = Usage()
+"""Tokens that nobody counted."""
+
+
 def _sum(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b
 
@@ -98,7 +137,7 @@ class AgentResponse:
     tool_calls_executed: tuple[str, ...] = ()
     """Names of the tools called this turn, refused and unknown ones included, in call order."""
     limit_hits: tuple[LimitReached, ...] = ()
-    usage: Usage = Usage()
+    usage: Usage = UNKNOWN
 
     @property
     def handoff(self) -> Handoff | None:

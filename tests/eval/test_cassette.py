@@ -92,7 +92,7 @@ def test_a_chat_request_finds_its_exchange_without_url_and_with_the_providers_pr
 
 
 def test_another_model_is_a_miss(tmp_path: Path) -> None:
-    with pytest.raises(CassetteMismatch, match="model: recorded .*now"):
+    with pytest.raises(CassetteMismatch, match=r"model: recorded .*now"):
         player(tmp_path / "c.json", exchange(chat(model="gpt-x"))).play_chat(Asked(chat(model="openai/gpt-y")))
 
 
@@ -113,7 +113,6 @@ def test_a_miss_names_agent_turn_field_both_values_and_the_command(tmp_path: Pat
     assert "agent Triage, turn 1" in message
     assert "messages[0].content: recorded 'Send billing to Billing.', now 'Send invoices to Billing.'" in message
     assert "chatflow-eval record x --only y" in message
-    assert recorded.miss is caught.value
 
 
 def test_the_nearest_exchange_is_the_one_of_the_same_agent_and_turn(tmp_path: Path) -> None:

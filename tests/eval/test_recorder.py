@@ -16,7 +16,7 @@ import aiohttp
 import httpx
 import pytest
 
-from chatflow_eval.cassette import Player, read
+from chatflow_eval.cassette import read
 from chatflow_eval.errors import CassetteMismatch
 from chatflow_eval.recorder import RecordingTape, ReplayTape, interception, playing
 from chatflow_eval.testing import Reply, ScriptedServer
@@ -45,7 +45,7 @@ async def ask(client: httpx.AsyncClient, url: str, text: str) -> str:
 
 
 def replay_tape(path: Path) -> ReplayTape:
-    return ReplayTape(Player(read(path), "chatflow-eval record"), agent="A", turn=1)
+    return ReplayTape.load(path, rerecord="chatflow-eval record")
 
 
 async def test_overlapping_trials_record_and_replay_apart(server: ScriptedServer, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ async def test_a_recording_says_who_asked_and_in_which_turn(server: ScriptedServ
     assert (exchange.agent, exchange.turn) == ("Billing", 2)
 
 
-async def test_a_miss_reaches_no_network_and_is_kept_on_the_player(server: ScriptedServer, tmp_path: Path) -> None:
+async def test_a_miss_reaches_no_network_and_is_kept_on_the_tape(server: ScriptedServer, tmp_path: Path) -> None:
     recording = RecordingTape(tmp_path / "c.json")
     async with httpx.AsyncClient() as client:
         with interception():
@@ -102,7 +102,7 @@ async def test_a_miss_reaches_no_network_and_is_kept_on_the_player(server: Scrip
             tape = replay_tape(tmp_path / "c.json")
             with playing(tape), pytest.raises(CassetteMismatch, match="recorded 'recorded', now 'new'"):
                 await ask(client, server.url, "new")
-    assert tape.player.miss is not None
+    assert isinstance(tape.error, CassetteMismatch)
     assert len(server.requests) == 1
 
 

@@ -1,0 +1,157 @@
+"""Talking to a swarm from a test: one conversation, turn by turn, recorded or replayed like a scenario's trial."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chatflow_eval.cassette import path_for
+from chatflow_eval.recorder import RecordingTape, ReplayTape, interception
+from chatflow_eval.scenario import Factory, Limits, ScriptedAnswer, SettingsSpec, TargetSpec, Turn
+from chatflow_eval.targets import Conversation, Opening, target_of
+from chatflow_eval.trace import Trace, TurnTrace
+from chatflow_eval.trial import Mode
+
+
+@dataclass(slots=True)
+class Talk:
+    """One conversation with a swarm; `say` waits for the turn, `say_async` is for tests that run in a loop."""
+
+    target: TargetSpec
+    opening: Opening
+    turns: list[TurnTrace] = field(default_factory=list)
+    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _conversation: Conversation | None = None
+    _runner: asyncio.Runner | None = None
+
+    @property
+    def trace(self) -> Trace:
+        """The conversation so far."""
+        if self._conversation is None:
+            raise ValueError("the conversation has not begun: say something first")
+        return Trace(topology=self._conversation.topology, turns=tuple(self.turns))
+
+    @property
+    def reply(self) -> str:
+        """The last turn's reply."""
+        return self.turns[-1].reply
+
+    def say(self, text: str, *, script: Sequence[Any] | None = None) -> TurnTrace:
+        """One user turn, with the model's answers scripted where `script` is given as in a scenario file.
+
+        Raises:
+            AssertionError: the turn ended with an exception, a missing recording included.
+            RuntimeError: called inside a running event loop.
+        """
+        __tracebackhide__ = True
+        if _loop_is_running():
+            raise RuntimeError("say() cannot wait inside a running event loop: await say_async() there")
+        self._runner = self._runner or asyncio.Runner()
+        return _whole(self._runner.run(self._turn(text, script)))
+
+    async def say_async(self, text: str, *, script: Sequence[Any] | None = None) -> TurnTrace:
+        """`say` for a running event loop."""
+        __tracebackhide__ = True
+        return _whole(await self._turn(text, script))
+
+    async def _turn(self, text: str, script: Sequence[Any] | None) -> TurnTrace:
+        if self._conversation is None:
+            if isinstance(self.opening.tape, RecordingTape):
+                self._stack.enter_context(interception())
+            self._conversation = await self._stack.enter_async_context(target_of(self.target).open(self.opening))
+        turn = await self._conversation.say(text, script=_script(text, script))
+        self.turns.append(turn)
+        return turn
+
+    async def close_async(self) -> None:
+        """Ends the conversation, and keeps its recording where one was made."""
+        await self._stack.aclose()
+        tape = self.opening.tape
+        if isinstance(tape, RecordingTape) and tape.exchanges and not any(turn.failure for turn in self.turns):
+            tape.save()
+
+    def close(self) -> None:
+        """`close_async` for tests without a loop."""
+        if self._runner is None:
+            asyncio.run(self.close_async())
+            return
+        self._runner.run(self.close_async())
+        self._runner.close()
+
+
+@dataclass(slots=True)
+class Conversations:
+    """Opens conversations for one test, each with a recording of its own."""
+
+    root: Path
+    file: str
+    name: str
+    model: str | None = None
+    mode: Mode = "none"
+    _opened: list[Talk] = field(default_factory=list)
+
+    def __call__(
+        self,
+        target: Any,
+        *,
+        model: str | Mapping[str, str] | None = None,
+        context: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        settings: SettingsSpec | None = None,
+    ) -> Talk:
+        """A fresh conversation with an Agent, a Runner, a factory, or a reference such as `support.py:build`."""
+        chosen = model if model is not None else self.model
+        label = chosen if isinstance(chosen, str) else "declared" if chosen is None else "mixed"
+        name = self.name if not self._opened else f"{self.name}-{len(self._opened) + 1}"
+        cassette = path_for(self.root, self.file, name, label, 1)
+        opening = Opening(
+            models={"*": chosen} if isinstance(chosen, str) else chosen or {},
+            limits=limits or Limits(),
+            settings=settings or SettingsSpec(),
+            context=context or {},
+            tape=self._tape(cassette),
+        )
+        talk = Talk(_spec(target, self.root / Path(self.file).parent), opening)
+        self._opened.append(talk)
+        return talk
+
+    def close(self) -> None:
+        """Ends every conversation."""
+        for talk in self._opened:
+            talk.close()
+
+    def _tape(self, cassette: Path) -> RecordingTape | ReplayTape | None:
+        if self.mode == "live":
+            return None
+        if self.mode == "all":
+            return RecordingTape(cassette)
+        return ReplayTape.load(cassette, rerecord=f"pytest {self.file} --chatflow-record-mode all")
+
+
+def _whole(turn: TurnTrace) -> TurnTrace:
+    __tracebackhide__ = True
+    if turn.failure is not None:
+        raise AssertionError(f"the turn ended with {turn.failure.exception}: {turn.failure.message}")
+    return turn
+
+
+def _loop_is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _spec(target: Any, base: Path) -> TargetSpec:
+    if isinstance(target, str):
+        return Factory(reference=target, base=base)
+    return target if callable(target) else lambda: target
+
+
+def _script(text: str, script: Sequence[Any] | None) -> tuple[ScriptedAnswer, ...] | None:
+    return None if script is None else Turn(text, script=script).script

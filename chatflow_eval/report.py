@@ -1,0 +1,385 @@
+"""Report: outcomes and their numbers; the run folder on disk, written as trials finish and read back."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from functools import cache, lru_cache
+from io import FileIO
+from pathlib import Path
+from typing import Any, Self, TypeAlias, overload
+
+from chatflow_runtime.types import Json
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from chatflow_eval import __version__
+from chatflow_eval.errors import ReportError
+from chatflow_eval.metrics import DEFINITIONS, Metrics, Tally
+from chatflow_eval.outcome import Outcome
+from chatflow_eval.scrub import scrub_json, scrub_text
+
+SCHEMA = 1
+TRIALS, SUMMARY, PAGE = "trials.jsonl", "report.json", "report.html"
+SYNC_SECONDS = 3.0
+
+OutcomeKey: TypeAlias = tuple[str, str, str, str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """When and how a report came to be; times are ISO 8601 in UTC."""
+
+    schema: int = SCHEMA
+    version: str = __version__
+    started: str = ""
+    finished: str | None = None
+    """`None` while the run goes on, and after it was killed."""
+    partial: bool = False
+    """The run ended before every planned trial had finished."""
+    command: tuple[str, ...] = ()
+    trials: int = 0
+    """How many outcomes the run holds; counted when it finishes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All outcomes of a run and their numbers."""
+
+    outcomes: Sequence[Outcome]
+    metrics: Metrics
+    run: Run
+    unexpected: Sequence[int] = ()
+    """Which outcomes are not as expected (neither passed, skipped, nor failed as their author expects)."""
+    with_incidents: Sequence[int] = ()
+    """Which outcomes have incidents."""
+    folder: Path | None = None
+    """Where it is on disk, when it is."""
+
+    @staticmethod
+    def of(outcomes: Iterable[Outcome], *, run: Run | None = None) -> Report:
+        """The report of outcomes in memory, with every secret taken out of them."""
+        tally, clean = Tally(), []
+        for outcome in outcomes:
+            clean.append(scrub_outcome(outcome))
+            tally.add(clean[-1])
+        run = run or Run(started=_now(), finished=_now(), trials=len(clean))
+        return _report(tuple(clean), tally, run)
+
+    @staticmethod
+    def read(folder: Path) -> Report:
+        """The report in a run folder; raises `ReportError` naming file and line where the folder is damaged.
+
+        The cut last line of a run that was killed is left out, and the report is marked partial.
+        """
+        run, tally, outcomes = _read_run(folder / SUMMARY), Tally(), StoredOutcomes(folder / TRIALS)
+        cut = outcomes.scan(tally, set())
+        if run.finished and run.trials != len(outcomes):
+            raise ReportError(f"{outcomes.path}: {len(outcomes)} trials, where {SUMMARY} counts {run.trials}")
+        run = replace(run, partial=run.partial or cut or run.finished is None, trials=len(outcomes))
+        return _report(outcomes, tally, run, folder)
+
+
+@dataclass(slots=True)
+class StoredOutcomes(Sequence[Outcome]):
+    """The outcomes of a run folder, read from its file when asked for, so that they need not fit into memory."""
+
+    path: Path
+    offsets: array[int] = field(default_factory=lambda: array("Q"))
+    """Where each outcome's line starts, in bytes."""
+    end: int = 0
+    """Where the last whole line ends, in bytes."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @overload
+    def __getitem__(self, index: int) -> Outcome: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Outcome, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Outcome | tuple[Outcome, ...]:
+        wanted = self.offsets[index]
+        with self.path.open("rb") as file:
+            if not isinstance(wanted, int):
+                return tuple(self._at(file, offset) for offset in wanted)
+            return self._at(file, wanted)
+
+    def __iter__(self) -> Iterator[Outcome]:
+        with self.path.open("rb") as file:
+            for _ in self.offsets:
+                yield _adapter().validate_json(file.readline())
+
+    def _at(self, file: Any, offset: int) -> Outcome:
+        file.seek(offset)
+        return _adapter().validate_json(file.readline())
+
+    def add(self, length: int) -> None:
+        """One more line of so many bytes stands at the end of the file."""
+        self.offsets.append(self.end)
+        self.end += length
+
+    def scan(self, tally: Tally, keys: set[OutcomeKey]) -> bool:
+        """Find the lines of the file, count their outcomes and collect their keys; true when the last line is cut."""
+        try:
+            with self.path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    try:
+                        outcome = _adapter().validate_json(line)
+                    except ValidationError as error:
+                        if not line.endswith(b"\n"):
+                            return True
+                        raise ReportError(f"{self.path}:{number}: not an outcome: {_first(error)}") from error
+                    if outcome.key in keys:
+                        raise ReportError(f"{self.path}:{number}: {_spell(outcome)} stands here a second time")
+                    keys.add(outcome.key)
+                    tally.add(outcome)
+                    self.add(len(line))
+        except OSError as error:
+            raise ReportError(f"{self.path}: no run to read here: {error.strerror}") from error
+        return False
+
+
+@dataclass(slots=True)
+class RunFolder:
+    """A run folder that is being written: one outcome a line, each flushed when it is appended."""
+
+    path: Path
+    run: Run
+    _file: FileIO
+    _outcomes: StoredOutcomes
+    _tally: Tally = field(default_factory=Tally)
+    _keys: set[OutcomeKey] = field(default_factory=set)
+    _synced: float = 0.0
+
+    @classmethod
+    def create(cls, path: Path, *, command: Sequence[str] = ()) -> Self:
+        """A new run in the folder; raises `ReportError` when it holds one already, or cannot be written."""
+        run = Run(started=_now(), command=tuple(scrub_text(word) for word in command))
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if (path / SUMMARY).exists():
+                raise FileExistsError
+            file = _locked(path / TRIALS, os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            raise ReportError(f"{path} already holds a run; two runs never mix: choose another folder") from None
+        except OSError as error:
+            raise ReportError(f"{path}: cannot be written: {error.strerror}") from error
+        folder = cls(path, run, file, StoredOutcomes(path / TRIALS))
+        folder._write_summary(run)
+        return folder
+
+    @classmethod
+    def resume(cls, path: Path) -> Self:
+        """The unfinished run in the folder, to go on with; `finished` says what it has already."""
+        run, tally, outcomes, keys = (
+            _read_run(path / SUMMARY),
+            Tally(),
+            StoredOutcomes(path / TRIALS),
+            set[OutcomeKey](),
+        )
+        try:
+            file = _locked(path / TRIALS, 0)
+        except OSError as error:
+            raise ReportError(f"{path / TRIALS}: cannot be resumed: {error.strerror}") from error
+        folder = cls(path, replace(run, finished=None, partial=False), file, outcomes, tally, keys)
+        try:
+            folder._repair(outcomes.scan(tally, keys))
+            folder._write_summary(folder.run)
+        except ReportError:
+            file.close()
+            raise
+        return folder
+
+    @property
+    def finished(self) -> frozenset[OutcomeKey]:
+        """The keys of the outcomes that are on disk."""
+        return frozenset(self._keys)
+
+    def append(self, outcome: Outcome) -> None:
+        """Write one outcome without its secrets; on disk, short of a power cut, when this returns."""
+        line, scrubbed = _line(outcome)
+        self._write(line)
+        self._outcomes.add(len(line))
+        self._keys.add(outcome.key)
+        self._tally.add(scrubbed)
+        if time.monotonic() - self._synced > SYNC_SECONDS:
+            self._sync()
+
+    def close(self, *, partial: bool = False) -> Report:
+        """Finish the run and give its report."""
+        self._sync()
+        self._file.close()
+        run = replace(self.run, finished=_now(), partial=partial, trials=len(self._outcomes))
+        report = _report(self._outcomes, self._tally, run, self.path)
+        self._write_summary(run, report.metrics)
+        return report
+
+    def _write(self, line: bytes) -> None:
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            with suppress(OSError):
+                self._file.truncate(self._outcomes.end)
+            raise ReportError(f"{self._outcomes.path}: cannot be written: {error.strerror}") from error
+
+    def _repair(self, cut: bool) -> None:
+        """Take away what a killed run left behind the last whole line."""
+        self._file.truncate(self._outcomes.end)
+        if not cut and self._outcomes.end and os.pread(self._file.fileno(), 1, self._outcomes.end - 1) != b"\n":
+            self._write(b"\n")
+            self._outcomes.end += 1
+
+    def _sync(self) -> None:
+        os.fsync(self._file.fileno())
+        self._synced = time.monotonic()
+
+    def _write_summary(self, run: Run, metrics: Metrics | None = None) -> None:
+        """Replace `report.json` as a whole, so that it is never half written."""
+        summary = TypeAdapter(Run).dump_python(run, mode="json")
+        if metrics is not None:
+            summary["metrics"] = _metrics_adapter().dump_python(metrics, mode="json", exclude=_SAID_ONCE)
+            summary["definitions"] = DEFINITIONS
+        beside = self.path / f"{SUMMARY}.new"
+        try:
+            with beside.open("w", encoding="utf-8") as file:
+                json.dump(summary, file, ensure_ascii=False, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(self.path / SUMMARY)
+        except OSError as error:
+            raise ReportError(f"{self.path / SUMMARY}: cannot be written: {error.strerror}") from error
+
+
+def _report(outcomes: Sequence[Outcome], tally: Tally, run: Run, folder: Path | None = None) -> Report:
+    return Report(
+        outcomes=outcomes,
+        metrics=tally.metrics(),
+        run=run,
+        unexpected=tuple(tally.unexpected),
+        with_incidents=tuple(tally.with_incidents),
+        folder=folder,
+    )
+
+
+def scrub_outcome(outcome: Outcome) -> Outcome:
+    """The outcome with every secret replaced by `[redacted]`; itself when it holds none."""
+    return _line(outcome)[1]
+
+
+def _line(outcome: Outcome) -> tuple[bytes, Outcome]:
+    """The outcome without its secrets, as its line in `trials.jsonl` and as itself."""
+    try:
+        line = _adapter().dump_json(outcome, fallback=str)
+    except PydanticSerializationError:  # a lone surrogate, which no UTF-8 file can hold
+        line = _utf8(_adapter().dump_python(outcome, mode="json", fallback=str))
+        outcome = _adapter().validate_json(line)
+    value = json.loads(line)
+    if _holds_secret(value):
+        line = _utf8(scrub_json(value))
+        outcome = _adapter().validate_json(line)
+    return line + b"\n", outcome
+
+
+def _holds_secret(value: Json) -> bool:
+    """One search over all texts at once costs a tenth of a search in each; nearly no outcome holds a secret."""
+    texts: dict[str, None] = {}
+    if _collect(value, texts):
+        return True
+    text = "\n".join(texts)
+    return scrub_text(text) != text
+
+
+def _collect(value: Json, texts: dict[str, None]) -> bool:
+    """Gather every text of the value once; true as soon as one stands under a secret's name."""
+    if isinstance(value, str):
+        texts[value] = None
+    elif isinstance(value, list):
+        return any(_collect(item, texts) for item in value)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            texts[key] = None
+            if (isinstance(item, str) and item and _secret_name(key)) or _collect(item, texts):
+                return True
+    return False
+
+
+@lru_cache(maxsize=4096)
+def _secret_name(key: str) -> bool:
+    field: Json = {key: "x"}
+    return scrub_json(field) != field
+
+
+def _utf8(value: Json) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
+
+
+_RATES = ("pass_rate", "accuracy", "precision", "recall")
+_SAID_ONCE: Any = {
+    rows: {"__all__": {name: {"definition"} for name in _RATES}} for rows in ("scenarios", "agents", "edges")
+}
+"""Rows of which there can be thousands leave the meaning of their numbers to `definitions`."""
+
+
+@cache
+def _metrics_adapter() -> TypeAdapter[Metrics]:
+    return TypeAdapter(Metrics)
+
+
+@cache
+def _adapter() -> TypeAdapter[Outcome]:
+    return TypeAdapter(Outcome)
+
+
+def _read_run(path: Path) -> Run:
+    """The head of `report.json`; a run that was killed before it wrote one counts as unfinished."""
+    try:
+        summary = json.loads(path.read_bytes())
+        schema = summary["schema"]
+        if schema != SCHEMA:
+            raise ReportError(f"{path}: written in schema {schema}, this chatflow-eval ({__version__}) reads {SCHEMA}")
+        return TypeAdapter(Run).validate_python({each.name: summary[each.name] for each in fields(Run)})
+    except FileNotFoundError:
+        return Run()
+    except OSError as error:
+        raise ReportError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ReportError(f"{path}: not a report: {error}") from error
+
+
+def _locked(path: Path, flags: int) -> FileIO:
+    """The file, open for adding to its end by this process alone, until it is closed or the process ends."""
+    file = FileIO(os.open(path, os.O_RDWR | os.O_APPEND | flags, 0o666), "r+")
+    try:
+        import fcntl
+    except ImportError:  # Windows; creating the file is exclusive there as well
+        return file
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise OSError(error.errno, "another run is writing to it") from error
+    return file
+
+
+def _first(error: ValidationError) -> str:
+    detail = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in detail["loc"])
+    return f"{place}: {detail['msg']}" if place else detail["msg"]
+
+
+def _spell(outcome: Outcome) -> str:
+    return f"{outcome.file}::{outcome.scenario} ({outcome.model}, repeat {outcome.repeat})"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

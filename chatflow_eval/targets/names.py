@@ -1,0 +1,50 @@
+"""The names that scenarios use, checked against the agents that they test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from chatflow_eval.errors import ScenarioError, ScenarioErrors
+from chatflow_eval.scenario import AgentSpec, Factory, Scenario, Swarm, ToolSpec, unknown_names
+from chatflow_eval.targets import target_of
+from chatflow_eval.trace import Topology
+
+
+def check_names(scenarios: Sequence[Scenario]) -> None:
+    """Builds each factory's agents once, and looks up the agents and tools that its scenarios name.
+
+    Agents declared in a scenario file were checked when it was loaded.
+
+    Raises:
+        TargetError: the agents could not be built.
+        ScenarioError: a name that no agent or tool has, with its scenario's file and line.
+    """
+    errors = [
+        ScenarioError(f"scenario {scenario.id!r}, {problem}", path=scenario.file, line=scenario.line)
+        for scenario, swarm in _declared(scenarios)
+        for problem in unknown_names(scenario, swarm)
+    ]
+    if errors:
+        raise errors[0] if len(errors) == 1 else ScenarioErrors(errors)
+
+
+def _declared(scenarios: Sequence[Scenario]) -> Iterator[tuple[Scenario, Swarm]]:
+    known: dict[object, Swarm] = {}
+    for scenario in scenarios:
+        if isinstance(scenario.target, Swarm):
+            continue
+        key = scenario.target if isinstance(scenario.target, Factory) else id(scenario.target)
+        if key not in known:
+            known[key] = _as_swarm(target_of(scenario.target).topology())
+        yield scenario, known[key]
+
+
+def _as_swarm(topology: Topology) -> Swarm:
+    """The names of a topology, in the form in which scenario files declare them."""
+    return Swarm(
+        agents=tuple(
+            AgentSpec(name=name, tools={tool: ToolSpec() for tool in topology.tools.get(name, ())})
+            for name in topology.agents
+        ),
+        start=topology.start,
+    )

@@ -1,0 +1,231 @@
+"""A report as a summary for terminals and pipes: what failed, the numbers, and where to read more."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import textwrap
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from tabulate import tabulate
+
+from chatflow_eval.gate import Decision
+from chatflow_eval.metrics import Numbers, Rate
+from chatflow_eval.outcome import Outcome, Status
+from chatflow_eval.report import PAGE, Report
+from chatflow_eval.writers import words
+
+WIDTH = 80
+SHOWN_TRIALS, SHOWN_INCIDENTS, SHOWN_MODELS = 3, 2, 6
+
+_ASCII = str.maketrans({"✓": "+", "✗": "x", "○": "o", "…": "...", "→": "->"})
+_COLOURS = {"passed": "32", "failed": "31", "errored": "35", "skipped": "2", "heading": "1"}
+
+
+def show(report: Report, stream: TextIO, decision: Decision | None = None) -> None:
+    """Write the summary to a stream: in colour on a terminal that wants it, in ASCII where its encoding has no more."""
+    _write(render(report, decision, colour=_in_colour(stream)), stream)
+
+
+def show_gate(decision: Decision, stream: TextIO) -> None:
+    """Write the gate's rules, each with the number it looked at, to a stream."""
+    _write("\n".join(_gate(decision, _Paint(_in_colour(stream)))) + "\n", stream)
+
+
+def render(report: Report, decision: Decision | None = None, *, colour: bool = False) -> str:
+    """The summary as text, about thirty lines of at most 80 columns."""
+    paint = _Paint(colour)
+    sections = [
+        _head(report, paint),
+        _unexpected(report, paint),
+        _incidents(report, paint),
+        _numbers(report.metrics.total, paint),
+        _models(report, paint),
+        _gate(decision, paint),
+        _notes(report),
+    ]
+    return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section))) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Paint:
+    """Adds colour where it is wanted."""
+
+    colour: bool
+
+    def __call__(self, text: str, kind: str) -> str:
+        return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m" if self.colour else text
+
+
+def _head(report: Report, paint: _Paint) -> Iterator[str]:
+    total = report.metrics.total
+    counts = ", ".join(
+        paint(f"{count} {status}", status) for status, count in total.trials.items() if count or status == "passed"
+    )
+    trials, scenarios = words.counted(sum(total.trials.values()), "trial"), words.counted(total.scenarios, "scenario")
+    yield f"{trials} of {scenarios}: {counts}"
+    if report.run.partial:
+        yield paint("Partial run: it was stopped before every planned trial had finished.", "errored")
+
+
+def _unexpected(report: Report, paint: _Paint) -> Iterator[str]:
+    """The first trials that are not as expected, in order of file and line; repeats of one reason are told once."""
+    count = len(report.unexpected)
+    if not count:
+        return
+    yield paint("Not as expected", "heading")
+    picked = (report.outcomes[index] for index in report.unexpected)
+    for outcome in heapq.nsmallest(SHOWN_TRIALS, picked, key=words.order):
+        yield from _trial(outcome, paint)
+    if count > SHOWN_TRIALS:
+        yield f"  … and {count - SHOWN_TRIALS} more"
+
+
+def _trial(outcome: Outcome, paint: _Paint) -> Iterator[str]:
+    yield f"  {paint(words.SYMBOLS[outcome.status], outcome.status)} {_fit(words.trial_name(outcome), WIDTH - 4)}"
+    verdict = words.first_failed(outcome.verdicts)
+    if outcome.status == "errored" or verdict is None:
+        yield from _lines(outcome.why, indent=6)
+        return
+    place = f"turn {verdict.turn}, " if verdict.turn else ""
+    yield from _lines(f"{place}{verdict.check}: {verdict.why}", indent=6)
+    if verdict.alignment:
+        yield f"      expected  {_fit(words.one_line(verdict.expected), WIDTH - 16)}"
+        yield f"      actual    {_fit(words.one_line(verdict.actual), WIDTH - 16)}"
+
+
+def _incidents(report: Report, paint: _Paint) -> Iterator[str]:
+    found = [numbers for numbers in report.metrics.total.incidents if numbers.count]
+    if not found:
+        return
+    counts = ", ".join(f"{words.incident_name(numbers.kind)} {numbers.count}" for numbers in found)
+    yield paint("Incidents", "heading") + f"  {_fit(counts, WIDTH - 11)}"
+    placed = (
+        (words.severity(incident), index, incident)
+        for index in report.with_incidents
+        for incident in report.outcomes[index].incidents
+    )
+    for _, _, incident in heapq.nsmallest(SHOWN_INCIDENTS, placed, key=lambda place: place[:2]):
+        yield from _lines(f"{words.incident_name(incident.kind)}: {incident.message}", indent=2)
+
+
+def _numbers(numbers: Numbers, paint: _Paint) -> Iterator[str]:
+    yield paint("Numbers", "heading") + "  (with 95 % intervals)"
+    rates = [("routing accuracy", numbers.accuracy, "turns")]
+    if numbers.turns_errored or numbers.turns_unreached:
+        rates.append(("  errors counted as wrong", numbers.accuracy_with_errors, "turns"))
+    if numbers.accuracy_right_start.denominator < numbers.accuracy.denominator:
+        rates.append(("  given a right start", numbers.accuracy_right_start, "turns"))
+    rates.append(("scenario pass rate", numbers.pass_rate, "scenarios"))
+    rates += [(f"  pass^{k}", rate, "scenarios") for k, rate in list(numbers.pass_hat_k.items())[-1:]]
+    rows = [(name, words.percent(rate.value), _fraction(rate, unit), _interval(rate)) for name, rate, unit in rates]
+    yield from _table(rows, ("left", "right", "left", "left"))
+    calls = words.counted(numbers.model_calls, "model call")
+    yield from _lines(f"{calls}, {words.tokens(numbers)}, {words.latency(numbers.latency)}", indent=2)
+
+
+def _fraction(rate: Rate, unit: str) -> str:
+    return f"{words.fraction(rate)} {unit}"
+
+
+def _interval(rate: Rate) -> str:
+    return "" if rate.low is None else words.interval(rate)
+
+
+def _models(report: Report, paint: _Paint) -> Iterator[str]:
+    models = report.metrics.models
+    if len(models) < 2:
+        return
+    yield paint("By model", "heading")
+    rows = [
+        (
+            _fit(words.model_name(row.target, row.model), 30),
+            words.percent(row.numbers.accuracy.value),
+            _fraction(row.numbers.accuracy, "turns"),
+            words.percent(row.numbers.pass_rate.value),
+            row.numbers.incident("loop").count,
+            row.numbers.trials["errored"],
+        )
+        for row in models[:SHOWN_MODELS]
+    ]
+    header = ("model", "accuracy", "", "pass rate", "loops", "errors")
+    yield from _table(rows, ("left", "right", "left", "right", "right", "right"), header)
+    if len(models) > SHOWN_MODELS:
+        yield f"  … and {len(models) - SHOWN_MODELS} more"
+
+
+def _gate(decision: Decision | None, paint: _Paint) -> Iterator[str]:
+    if decision is None:
+        return
+    state = "open" if decision.passed else "closed"
+    yield paint("Gate", "heading") + "  " + paint(state, _status(decision.passed))
+    for rule in decision.rules:
+        status = _status(rule.passed)
+        yield f"  {paint(words.SYMBOLS[status], status)} {_fit(words.one_line(rule.why), WIDTH - 4)}"
+
+
+def _status(passed: bool) -> Status:
+    return "passed" if passed else "failed"
+
+
+def _notes(report: Report) -> Iterator[str]:
+    if words.uses_keyword(report.metrics):
+        yield from _lines(words.KEYWORD_NOTE)
+    if report.metrics.total.replayed:
+        yield from _lines(words.replayed_note(report.metrics.total))
+    if report.folder is not None:
+        yield f"Report: {words.one_line(str(report.folder / PAGE))}"
+
+
+def _table(rows: Sequence[Sequence[object]], align: Sequence[str], header: Sequence[str] = ()) -> Iterator[str]:
+    text = tabulate(rows, headers=header, tablefmt="plain", colalign=align, disable_numparse=True)
+    for line in text.splitlines():
+        yield f"  {line.rstrip()}"
+
+
+def _lines(text: str, indent: int = 0) -> Iterator[str]:
+    """The text in two lines at most."""
+    for line in textwrap.wrap(words.one_line(text), WIDTH - indent, max_lines=2, placeholder=" …"):
+        yield " " * indent + _fit(line, WIDTH - indent)
+
+
+def _fit(text: str, width: int) -> str:
+    """The text, cut to so many columns of a terminal."""
+    if len(text) <= width and text.isascii():
+        return text
+    used = 0
+    kept: list[str] = []
+    for character in text:
+        used += _columns(character)
+        if used > width:
+            return "".join(kept)[:-1] + "…"
+        kept.append(character)
+    return text
+
+
+def _columns(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _in_colour(stream: TextIO) -> bool:
+    """True for a terminal whose user has not asked for no colour (no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+def _write(text: str, stream: TextIO) -> None:
+    stream.write(_encodable(text, stream.encoding or "utf-8"))
+    stream.flush()
+
+
+def _encodable(text: str, encoding: str) -> str:
+    """The text, or what is left of it in a stream's encoding: signs of ours in ASCII, other characters as escapes."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+    return text

@@ -1,0 +1,191 @@
+"""Sessions: a conversation's history, context and active agent, and where they are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from chatflow_runtime.exceptions import SessionError
+from chatflow_runtime.types import Json, Message, copy_json
+
+if TYPE_CHECKING:
+    from chatflow_runtime.agent import Agent
+
+
+@dataclass(slots=True)
+class SessionContext:
+    """One conversation: who is active, what was said, and the context that instructions and tools can read."""
+
+    session_id: str
+    active_agent_name: str
+    history: list[Message] = field(default_factory=list)
+    context: dict[str, Json] = field(default_factory=dict)
+
+    def set_active_agent(self, agent: Agent | str, context_updates: Mapping[str, Json] | None = None) -> None:
+        """Gives the conversation to `agent` and merges the updates into the context (first seed document)."""
+        self.active_agent_name = agent if isinstance(agent, str) else agent.name
+        if context_updates:
+            self.context.update(copy_context(context_updates))
+
+    def add_message(self, message: Message) -> None:
+        """Appends to the history."""
+        self.history.append(message)
+
+    def copy(self) -> SessionContext:
+        """The same session, sharing nothing that can change; raises SessionError when the context is not JSON data."""
+        return SessionContext(self.session_id, self.active_agent_name, list(self.history), copy_context(self.context))
+
+
+def copy_context(context: Mapping[str, Json]) -> dict[str, Json]:
+    """A deep copy of a session's context; raises SessionError when it is not JSON data."""
+    if not context:
+        return {}
+    try:
+        return cast(dict[str, Json], copy_json(context, "context"))
+    except (TypeError, RecursionError) as error:
+        raise SessionError(f"A session's context holds JSON data only: {error}") from error
+
+
+class BaseSessionStore(ABC):
+    """Where sessions are kept; what is loaded and what is saved share nothing with what is stored."""
+
+    def __init__(self) -> None:
+        self._turns = _Turns()
+
+    @abstractmethod
+    def load(self, session_id: str) -> SessionContext | None:
+        """The session as it was last saved; `None` when there is none."""
+
+    @abstractmethod
+    def save(self, session: SessionContext) -> None:
+        """Keeps the session as it is now."""
+
+    @abstractmethod
+    def delete(self, session_id: str) -> None:
+        """Forgets the session, if there is one."""
+
+    @abstractmethod
+    def session_ids(self) -> tuple[str, ...]:
+        """The sessions that are kept, oldest first."""
+
+    @asynccontextmanager
+    async def turn(self, session_id: str) -> AsyncIterator[None]:
+        """One turn of a session: others of the same session wait, in whichever event loop or thread they are.
+
+        Raises SessionError inside a turn of the same session, which would wait for itself.
+        """
+        marker = await self._turns.enter(session_id)
+        token = _turns_inside.set((*_turns_inside.get(), marker))
+        try:
+            yield
+        finally:
+            _turns_inside.reset(token)
+            self._turns.leave(session_id)
+
+
+class SessionStore(BaseSessionStore):
+    """Sessions in memory (first seed document)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sessions: dict[str, SessionContext] = {}
+
+    def load(self, session_id: str) -> SessionContext | None:
+        """The session as it was last saved; `None` when there is none."""
+        kept = self._sessions.get(session_id)
+        return None if kept is None else kept.copy()
+
+    def save(self, session: SessionContext) -> None:
+        """Keeps the session as it is now; raises SessionError when its context is not JSON data."""
+        self._sessions[session.session_id] = session.copy()
+
+    def delete(self, session_id: str) -> None:
+        """Forgets the session, if there is one."""
+        self._sessions.pop(session_id, None)
+
+    def session_ids(self) -> tuple[str, ...]:
+        """The sessions that are kept, oldest first."""
+        return tuple(self._sessions)
+
+
+class _Marker:
+    """Stands for one turn under way."""
+
+    __slots__ = ()
+
+
+_turns_inside: ContextVar[tuple[_Marker, ...]] = ContextVar("chatflow_runtime.turns_inside", default=())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Place:
+    """One turn that waits, in its own event loop."""
+
+    marker: _Marker
+    loop: asyncio.AbstractEventLoop
+    called: asyncio.Future[None]
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The turn under way in one session, and those that wait for it."""
+
+    marker: _Marker
+    waiting: deque[_Place] = field(default_factory=deque)
+
+
+class _Turns:
+    """One turn per session at a time. An asyncio.Lock serves one event loop; sessions are shared by several."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._queues: dict[str, _Queue] = {}
+
+    async def enter(self, session_id: str) -> _Marker:
+        marker = _Marker()
+        with self._mutex:
+            queue = self._queues.get(session_id)
+            if queue is None:
+                self._queues[session_id] = _Queue(marker)
+                return marker
+            if queue.marker in _turns_inside.get():
+                raise SessionError(f"A turn of session {session_id!r} was started inside a turn of the same session.")
+            loop = asyncio.get_running_loop()
+            place = _Place(marker, loop, loop.create_future())
+            queue.waiting.append(place)
+        try:
+            await place.called
+        except asyncio.CancelledError:
+            with self._mutex:
+                waits = place in queue.waiting
+                if waits:
+                    queue.waiting.remove(place)
+            if not waits:  # its turn had come when it was cancelled
+                self.leave(session_id)
+            raise
+        return marker
+
+    def leave(self, session_id: str) -> None:
+        with self._mutex:
+            queue = self._queues[session_id]
+            while queue.waiting:
+                place = queue.waiting.popleft()
+                try:
+                    place.loop.call_soon_threadsafe(_let_in, place.called)
+                except RuntimeError:  # its loop was closed
+                    continue
+                queue.marker = place.marker
+                return
+            del self._queues[session_id]
+
+
+def _let_in(called: asyncio.Future[None]) -> None:
+    if not called.done():
+        called.set_result(None)
