@@ -32,7 +32,9 @@ def assert_handed_off_to(conversation: Conversed, agent: str) -> None:
         reached = ", ".join(dict.fromkeys(hop.target for hop in turn.accepted)) or "nobody"
         refused = [hop for hop in turn.hops if not hop.accepted and hop.target == agent]
         because = f" (refused: {refused[0].message})" if refused else ""
-        raise AssertionError(f"expected a handoff to {agent}, the turn handed off to {reached}{because}\n\n{_shown(turn)}")
+        raise AssertionError(
+            f"expected a handoff to {agent}, the turn handed off to {reached}{because}\n\n{_shown(turn)}"
+        )
 
 
 def assert_route(conversation: Conversed, route: str | list[str] | Route, *, whole: bool = False) -> None:

@@ -130,19 +130,19 @@ class Player:
         raise self._explain(asked, recorded=len(indices))
 
     def _explain(self, asked: Asked, *, recorded: int) -> CassetteMismatch:
-        who = f"agent {asked.agent or 'unknown'}, turn {asked.turn or 'unknown'}"
-        if recorded:
-            problem = f"recorded {recorded}, asked {recorded + 1}: this request was answered {recorded} time(s) already"
-            return CassetteMismatch(self._message(who, problem))
+        agent, turn = asked.agent or "unknown", asked.turn or "unknown"
+        edit = None
         nearest = self._nearest(asked)
-        if nearest is None:
-            recorded_all = len(self.cassette.exchanges)
-            return CassetteMismatch(self._message(who, f"all {recorded_all} recorded exchanges were already replayed"))
-        difference = _chat_difference(nearest.body, asked.body) or _place_difference(nearest, asked)
-        return CassetteMismatch(self._message(who, f"stale: {difference}"))
-
-    def _message(self, who: str, problem: str) -> str:
-        return f"{_shown(self.cassette.path)}: {who}: {problem}; record again with: {self.rerecord}"
+        if recorded:
+            problem = f"recorded {recorded}, asked {recorded + 1}"
+        elif nearest is None:
+            problem = f"all {len(self.cassette.exchanges)} recorded exchanges were replayed already"
+        else:
+            difference = _chat_difference(nearest.body, asked.body) or _place_difference(nearest, asked)
+            edit = f"agent {agent}: {difference}"
+            problem = f"stale: {difference}"
+        where = f"{_shown(self.cassette.path)}; record again with: {self.rerecord}"
+        return CassetteMismatch(f"agent {agent}, turn {turn}: {problem}; in {where}", edit=edit)
 
     def _nearest(self, asked: Asked) -> Exchange | None:
         waiting = [exchange for i, exchange in enumerate(self.cassette.exchanges) if i not in self.played]

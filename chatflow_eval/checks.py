@@ -130,13 +130,13 @@ def handoffs(span: Span, count: HandoffCount) -> Finding:
 def visits(span: Span, places: tuple[Place, ...]) -> Finding:
     """These agents and hops are on the route, in any order."""
     missed = [str(place) for place in places if not place.on(span.turns)]
-    return _route_has(span, places, why=f"{', '.join(missed)} not on the route" if missed else "")
+    return _route_has(span, places, why=f"lacks {', '.join(missed)}" if missed else "")
 
 
 def avoids(span: Span, places: tuple[Place, ...]) -> Finding:
     """None of these agents and hops is on the route."""
     met = [str(place) for place in places if place.on(span.turns)]
-    return _route_has(span, places, why=f"{', '.join(met)} on the route" if met else "", expected="not ")
+    return _route_has(span, places, why=f"has {', '.join(met)}" if met else "", expected="not ")
 
 
 def calls(span: Span, wanted: tuple[Calls, ...]) -> Finding:
@@ -209,7 +209,7 @@ def _one_of(actual: str, agents: tuple[str, ...], did: str) -> Finding:
 def _route_has(span: Span, places: tuple[Place, ...], *, why: str, expected: str = "") -> Finding:
     actual = _arrows(span.visits)
     listed = ", ".join(f"{expected}{place}" for place in places)
-    return Finding(expected=listed, actual=actual, why=f"{why} {actual}" if why else "")
+    return Finding(expected=listed, actual=actual, why=f"the route {actual} {why}" if why else "")
 
 
 def _tools_ran(span: Span, asked: Sequence[Call], *, why: str, expected: str = "") -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
@@ -91,7 +92,23 @@ _gate_rules = _all(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _HarnessError(click.ClickException):
+    exit_code = HARNESS_FAILED
+
+
+class _Commands(click.Group):
+    """Tells a person what the harness could not do, without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ChatflowEvalError as error:
+            raise _HarnessError(str(error)) from None
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="chatflow-eval %(version)s")
 def cli() -> None:
     """Test and evaluate handoff routing between LLM agents.
@@ -148,7 +165,7 @@ def gate(run: Path, **rules: Any) -> None:
 
     found = Report.read(run)
     decision = _gate(rules).decide(found)
-    console.echo(console.render_gate(decision, colour=console.in_colour(sys.stdout)))
+    console.show_gate(decision, sys.stdout)
     sys.exit(_exit_code(found, decision, max_errors=rules["max_errors"] or 0))
 
 
@@ -302,12 +319,11 @@ def _gate(rules: dict[str, Any]) -> Gate:
 
 def _show(found: Report, decision: Decision | None) -> None:
     """The summary to the terminal, the page to the run folder."""
-    from chatflow_eval.report import PAGE
     from chatflow_eval.writers import console, html
 
     if found.folder is not None:
-        html.write(found, found.folder / PAGE, decision)
-    console.show(found, decision)
+        html.write(found, found.folder, decision)
+    console.show(found, sys.stdout, decision)
 
 
 def _exit_code(found: Report, decision: Decision | None, *, max_errors: int) -> int:
@@ -336,22 +352,7 @@ def _count(number: int, noun: str) -> str:
 def main() -> None:
     """The `chatflow-eval` command."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             # A console that cannot show a character shows an escape instead of ending the program.
             stream.reconfigure(errors="backslashreplace")
-    try:
-        cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        sys.exit(INTERRUPTED)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except click.exceptions.Exit as exit_:
-        sys.exit(exit_.exit_code)
-    except ChatflowEvalError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # The reader of our pipe has seen enough; Python would complain once more when it flushes at exit.
-        sys.stderr.close()
-        sys.exit(PASSED)
+    cli()

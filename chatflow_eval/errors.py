@@ -1,26 +1,23 @@
 """What the harness raises; a failed expectation is data, never one of these.
 
-    ChatflowEvalError            printed without a traceback; exit code 2
-    ├── ScenarioError            a scenario file, at file:line:column
-    ├── TargetError              the agents could not be found, imported or built
-    ├── CassetteError            a recording; its trial is errored, the others go on
-    │   ├── CassetteMissing      nothing recorded
-    │   ├── CassetteMismatch     asked something that was not recorded
-    │   └── CassetteDamaged      a file that is not whole
-    └── ReportError              a run folder that cannot be read
+ChatflowEvalError            printed without a traceback; exit code 2
+├── ScenarioError            a scenario file, at file:line:column
+├── TargetError              the agents could not be found, imported or built
+├── CassetteError            a recording; its trial is errored, the others go on
+│   ├── CassetteMissing      nothing recorded
+│   ├── CassetteMismatch     asked something that was not recorded
+│   └── CassetteDamaged      a file that is not whole
+└── ReportError              a run folder that cannot be read
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
 
 class ChatflowEvalError(Exception):
     """The harness could not do its work; the message is for a person."""
-
-    exit_code: ClassVar[int] = 2
 
 
 class ScenarioError(ChatflowEvalError):
@@ -56,6 +53,11 @@ class CassetteMissing(CassetteError):
 
 class CassetteMismatch(CassetteError):
     """Something was asked that was not recorded."""
+
+    def __init__(self, message: str, *, edit: str | None = None) -> None:
+        self.edit = edit
+        """What was edited since the recording: the agent, the field, both values; alike for all trials it made stale."""
+        super().__init__(message)
 
 
 class CassetteDamaged(CassetteError):

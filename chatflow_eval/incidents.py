@@ -111,11 +111,12 @@ def _transfer_chains(turn: TurnTrace) -> list[list[_Visit]]:
     for index, step in enumerate(turn.steps):
         if not isinstance(step, Hop) or not step.accepted:
             continue
-        if step.kind == "call" or step.depth not in open_at_depth:
-            origin = step.target if step.kind == "call" else step.source
-            chains.append([_Visit(origin, index, step.reason)])
-            open_at_depth[step.depth] = chains[-1]
-        chain = open_at_depth[step.depth]
+        called = step.kind == "call"
+        depth = max(step.depth, 1) if called else step.depth  # whatever a target says, a call is inside its source
+        if called or depth not in open_at_depth:
+            chains.append([_Visit(step.target if called else step.source, index)])
+            open_at_depth[depth] = chains[-1]
+        chain = open_at_depth[depth]
         if chain[-1].agent != step.target:
             chain.append(_Visit(step.target, index, step.reason))
     return chains

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shlex
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -67,7 +67,7 @@ class Outcome:
         return (self.file, self.scenario, self.target, self.model, self.repeat)
 
 
-async def run(trials: Sequence[Trial], *, concurrency: int = 8) -> AsyncIterator[Outcome]:
+async def run(trials: Sequence[Trial], *, concurrency: int = 8) -> AsyncGenerator[Outcome, None]:
     """The trials' outcomes as they finish, up to `concurrency` at once; closing the iterator stops the rest."""
     waiting = iter(trials)
     finished: asyncio.Queue[Outcome | Exception] = asyncio.Queue()
@@ -117,7 +117,6 @@ async def attempt(trial: Trial) -> Outcome:
         repeat=trial.repeat,
         status="skipped",
         xfail=scenario.xfail,
-        replayed=trial.mode == "none",
         users=tuple(turn.user for turn in scenario.turns),
     )
     if scenario.skip is not None:
@@ -139,7 +138,8 @@ async def attempt(trial: Trial) -> Outcome:
     except ChatflowEvalError as error:
         failure = Failure(kind="harness", exception=type(error).__name__, message=str(error))
         return replace(blank, status="errored", why=str(error), failure=failure, seconds=time.perf_counter() - began)
-    return judged(replace(blank, seconds=time.perf_counter() - began), scenario, trace)
+    replayed = isinstance(tape, ReplayTape) and tape.has_played
+    return judged(replace(blank, replayed=replayed, seconds=time.perf_counter() - began), scenario, trace)
 
 
 def judged(blank: Outcome, scenario: Scenario, trace: Trace) -> Outcome:
@@ -211,5 +211,3 @@ def record_command(trial: Trial) -> str:
     if trial.repeat > 1:
         words += ["--repeats", str(trial.repeat)]
     return shlex.join(words)
-
-

@@ -11,8 +11,8 @@ import pytest
 if TYPE_CHECKING:
     from chatflow_eval.conversation import Conversations
     from chatflow_eval.outcome import Outcome
-    from chatflow_eval.scenario import Scenario
-    from chatflow_eval.trial import Mode, ModelChoice, Trial
+    from chatflow_eval.scenario import ModelChoice, Scenario
+    from chatflow_eval.trial import Mode, Trial
 
 PATTERNS = (".scenario.yaml", ".scenario.yml")
 """Endings of the files that are collected."""

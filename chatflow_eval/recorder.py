@@ -58,6 +58,11 @@ class ReplayTape:
             return cls(error)
 
     @property
+    def has_played(self) -> bool:
+        """True when something was answered from the recording."""
+        return isinstance(self.player, Player) and bool(self.player.played)
+
+    @property
     def only_chat(self) -> bool:
         """True when chat requests are all it takes to replay, so that no provider's client is needed."""
         return isinstance(self.player, CassetteError) or self.player.only_chat

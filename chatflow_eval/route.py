@@ -638,8 +638,8 @@ class Route:
     def align(self, visits: Sequence[Visit]) -> tuple[Aligned, ...]:
         """The cheapest alignment of the route with the pattern: every place `ok` if and only if it matches.
 
-        A wrong agent in place of the expected one, one too many and one missing cost the same. Of equally cheap
-        alignments, the one with the most in place is taken, and of those the one that leaves the pattern last.
+        A wrong agent in place of the expected one, one too many and one missing cost the same; of equally cheap
+        alignments, the one with the fewest too many or missing is taken, and of those the one that has them latest.
         """
         if self._literal is not None and self.match(visits):
             return tuple(Aligned(expected=visit.agent, actual=visit.agent, ok=True) for visit in visits)
@@ -664,21 +664,21 @@ class Route:
                 for onward in _onward(op, thread):
                     reach((done, onward), cost, (reading, None))
                 continue
-            edits, moves, early = cost[0] + 1, cost[1] + 1, cost[2] + len(visits) - done
+            edits, moves, shifted = cost[0] + 1, cost[1] + 1, cost[2] + len(visits) - done
             visit = visits[done] if done < len(visits) else None
             if visit is not None:
                 surplus = Aligned(expected=None, actual=visit.agent, ok=False)
-                reach((done + 1, thread), (edits, moves, early), (reading, surplus))
+                reach((done + 1, thread), (edits, moves, shifted), (reading, surplus))
             elif op.does == "end":
                 return _places(reached, reading)
             if op.agents is not None:
                 missing = Aligned(expected=op.agents.label, actual=None, ok=False)
-                reach((done, thread._replace(at=op.to[0])), (edits, moves, early), (reading, missing))
+                reach((done, thread._replace(at=op.to[0])), (edits, moves, shifted), (reading, missing))
                 if visit is not None:
                     ok = op.agents.accepts(visit.agent) and _admits(thread, visit, first=done == 0)
                     place = Aligned(expected=op.agents.label, actual=visit.agent, ok=ok)
                     taken = done + 1, _taken(op, thread, visit)
-                    reach(taken, cost if ok else (edits, cost[1], early), (reading, place))
+                    reach(taken, cost if ok else (edits, *cost[1:]), (reading, place))
 
     def explain(self, visits: Sequence[Visit]) -> str:
         """Where the route left the pattern, what was expected there and what came; then what to add and to drop."""
@@ -719,7 +719,7 @@ _Reading: TypeAlias = tuple[int, _Thread]
 _Link: TypeAlias = tuple[_Reading, Aligned | None]
 """The reading before, and the place of the alignment between the two."""
 _Cost: TypeAlias = tuple[int, int, int]
-"""Of an alignment: places that are not ok; those of them that move all others; how early they are."""
+"""Of an alignment: places that are not ok; those of them with one too many or missing; visits that follow these."""
 
 
 def _places(reached: Mapping[_Reading, _Link | None], last: _Reading) -> tuple[Aligned, ...]:

@@ -86,6 +86,8 @@ class Failure:
     exception: str
     message: str
     status_code: int | None = None
+    edit: str | None = None
+    """Of a stale recording: what was edited since, alike for all trials that it made stale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

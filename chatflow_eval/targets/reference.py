@@ -24,7 +24,7 @@ from chatflow_runtime.tools import Tool
 
 from chatflow_eval.cassette import Asked
 from chatflow_eval.checks import subset
-from chatflow_eval.errors import CassetteError, TargetError
+from chatflow_eval.errors import CassetteError, CassetteMismatch, TargetError
 from chatflow_eval.recorder import ReplayTape, Tape, interception, playing
 from chatflow_eval.scenario import Factory, ScriptedAnswer, ScriptedCall, SettingsSpec, Swarm, TargetSpec, ToolSpec
 from chatflow_eval.scrub import scrub_text
@@ -328,7 +328,8 @@ def _failure(error: Exception, tape: Tape | None) -> Failure:
     missed = tape.error if isinstance(tape, ReplayTape) else None
     if missed is not None or isinstance(error, CassetteError):
         cause = missed or error
-        return Failure(kind="cassette", exception=type(cause).__name__, message=str(cause))
+        edit = cause.edit if isinstance(cause, CassetteMismatch) else None
+        return Failure(kind="cassette", exception=type(cause).__name__, message=str(cause), edit=edit)
     name, status = type(error).__name__, getattr(error, "status_code", None)
     kind: Literal["agent", "model", "network", "timeout", "harness"] = "agent"
     if name in _TIMEOUTS:

@@ -167,6 +167,13 @@ def test_after_a_call_the_caller_has_control_again() -> None:
     assert not Route("A => B -> C => D").match(visits("A", call("B"), transfer("C", 1), call("D", 1)))
 
 
+@pytest.mark.parametrize("pattern", ["A => B => (X? => Y? -> C)", "A => B => (X? => (X? => Y?) -> C)"])
+def test_what_is_skipped_at_the_start_of_a_call_leaves_the_call_to_what_follows(pattern: str) -> None:
+    assert Route(pattern).match(CALLED)
+    assert not Route(pattern).match(MOVED_ON)
+    assert not Route(pattern).match(NESTED)
+
+
 def test_a_caller_that_was_skipped_called_nobody() -> None:
     assert Route("A? => B").match(visits("B"))
     assert not Route("A? => B => C").match(visits("B", call("C")))
@@ -467,6 +474,7 @@ def test_nesting_is_bounded_and_says_so() -> None:
         assert caught.value.offset == MAX_NESTING
     with pytest.raises(RouteSyntaxError, match="after `~`"):
         Route("~" * 100_000 + "A")
+    assert Route(" | ".join(["(A -> B)"] * 2 * MAX_NESTING)).match(visits("A", "B"))
 
 
 def test_a_route_is_a_value() -> None:
@@ -496,6 +504,8 @@ def test_a_route_is_a_value() -> None:
         # the last of equals is the one too many, or the one missing
         ("A -> A", "A A A", [("A", "A", True), ("A", "A", True), (None, "A", False)]),
         ("A -> A", "A", [("A", "A", True), ("A", None, False)]),
+        ("(A -> B)+", "A A A", [("A", "A", True), ("B", "A", False), ("A", "A", True), ("B", None, False)]),
+        ("A -> B -> C", "B A C A", [("A", "B", False), ("B", "A", False), ("C", "C", True), (None, "A", False)]),
         # in the pattern's own words
         ("A -> B | C", "A C", [("A", "A", True), ("B | C", "C", True)]),
         ("A -> B | C", "A D", [("A", "A", True), ("B | C", "D", False)]),

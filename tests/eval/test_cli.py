@@ -1,0 +1,371 @@
+"""The command line: what it prints, what it writes, and what it exits with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from chatflow_eval import __version__
+from chatflow_eval.cli import cli
+from chatflow_eval.testing import Reply, ScriptedServer
+
+AGENTS = """
+agents:
+  Triage:
+    instructions: Welcome the user and pass them on.
+    handoffs: [Billing]
+  Billing:
+    instructions: Handle refunds and invoices.
+    handoffs: [Triage]
+"""
+ROUTED = """
+  - id: routed
+    tags: [smoke]
+    turns:
+      - user: I want a refund
+        script: [{transfer: Billing}, {say: Done.}]
+        expect: {route: Triage -> Billing}
+"""
+STAYED = ROUTED.replace("routed", "stayed").replace("smoke", "slow").replace("{transfer: Billing}, ", "")
+LOOPED = """
+  - id: looped
+    turns:
+      - user: round
+        script: [{transfer: Billing}, {transfer: Triage}, {transfer: Billing}, {transfer: Triage}, {say: dizzy}]
+        expect: {ends_at: Triage}
+"""
+ASKED = """
+  - id: asked
+    turns:
+      - user: I want a refund
+        expect: {route: Triage -> Billing}
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "pyproject.toml").write_text("", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-canary-key-12345")
+    return tmp_path
+
+
+def write(text: str, name: str = "a.scenario.yaml") -> None:
+    Path(name).write_text(text, encoding="utf-8")
+
+
+def suite(*scenarios: str, top: str = "") -> str:
+    return f"{top}{AGENTS}scenarios:{''.join(scenarios)}"
+
+
+def invoke(*args: str) -> Result:
+    return CliRunner().invoke(cli, args)
+
+
+def run_folder() -> Path:
+    (folder,) = Path("reports").iterdir()
+    return folder
+
+
+def test_a_passing_suite_exits_0_and_leaves_a_run_folder() -> None:
+    write(suite(ROUTED))
+    result = invoke("run", ".")
+    assert result.exit_code == 0, result.output
+    assert "1 trial of 1 scenario: 1 passed" in result.output
+    folder = run_folder()
+    assert {path.name for path in folder.iterdir()} == {"trials.jsonl", "report.json", "report.html"}
+    (line,) = (folder / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(line)["status"] == "passed"
+    assert "routed" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_running_twice_gives_the_same_result() -> None:
+    write(suite(ROUTED, STAYED))
+    invoke("run", ".", "--out", "one")
+    invoke("run", ".", "--out", "two")
+
+    def told(folder: str) -> list[object]:
+        lines = Path(folder, "trials.jsonl").read_text(encoding="utf-8").splitlines()
+        return sorted(
+            (json.loads(line)["scenario"], json.loads(line)["status"], json.loads(line)["why"]) for line in lines
+        )
+
+    assert told("one") == told("two")
+
+
+def test_a_wrong_route_closes_the_gate_with_1_and_shows_both_routes() -> None:
+    write(suite(ROUTED, STAYED))
+    result = invoke("run", ".")
+    assert result.exit_code == 1
+    assert "expected  Triage -> Billing" in result.output
+    assert "actual    Triage" in result.output
+
+
+def test_thresholds_decide_instead_of_every_scenario() -> None:
+    write(suite(ROUTED, STAYED))
+    assert invoke("run", ".", "--min-accuracy", "0.5").exit_code == 0
+    assert invoke("run", ".", "--min-accuracy", "0.51").exit_code == 1
+
+
+def test_loops_and_limit_hits_have_ceilings_of_their_own() -> None:
+    write(suite(LOOPED))
+    assert invoke("run", ".", "--out", "r", "--max-loops", "1").exit_code == 0
+    closed = invoke("gate", "r", "--max-loops", "0", "--max-limit-hits", "0")
+    assert closed.exit_code == 1
+    assert "loops: 1 is not <= 0" in closed.output
+    assert "limit hits: 0 is <= 0" in closed.output
+
+
+def test_a_rate_that_is_not_available_closes_its_rule() -> None:
+    write(suite(ROUTED.replace("expect: {route: Triage -> Billing}", "expect: {reply: {contains: Done}}")))
+    result = invoke("run", ".", "--min-accuracy", "0.1")
+    assert result.exit_code == 1
+    assert "nothing judged" in result.output
+
+
+@pytest.mark.parametrize("wrong", ["80", "80%", "-1", "1.5", "much"])
+def test_a_percentage_is_no_rate(wrong: str) -> None:
+    write(suite(ROUTED))
+    result = invoke("run", ".", f"--min-accuracy={wrong}")
+    assert result.exit_code == 2
+    if wrong.startswith("80"):
+        assert "did you mean 0.8?" in result.output
+
+
+def test_nothing_recorded_exits_2_and_names_the_command() -> None:
+    """B086."""
+    write(suite(ASKED))
+    result = invoke("run", ".")
+    assert result.exit_code == 2
+    assert "chatflow-eval record a.scenario.yaml --only asked" in " ".join(result.output.split())
+
+
+def test_errors_of_the_model_exit_3_and_outrank_a_closed_gate() -> None:
+    """B030, B109: an error is no wrong route."""
+    with ScriptedServer(lambda _: Reply(status=400, body='{"error": {"message": "no"}}')) as server:
+        write(suite(ASKED, STAYED, top=f"models: [openai/m]\nsettings: {{api_base: '{server.url}'}}\n"))
+        result = invoke("run", ".", "--live")
+    assert result.exit_code == 3, result.output
+    assert "1 failed, 1 errored" in result.output
+
+
+def test_record_then_replay_with_the_server_gone_then_refuse_what_was_edited(project: Path) -> None:
+    def answer(body: dict[str, object]) -> Reply:
+        asked_by_triage = "Welcome" in str(body["messages"][0])  # type: ignore[index]
+        return Reply(calls=(("transfer_to_billing", {}),)) if asked_by_triage else Reply(text="Done.")
+
+    with ScriptedServer(answer) as server:
+        write(suite(ASKED, top=f"models: [openai/m]\nsettings: {{api_base: '{server.url}', temperature: 0}}\n"))
+        recorded = invoke("record", ".")
+        assert recorded.exit_code == 0, recorded.output
+        assert len(server.requests) == 2
+    replayed = invoke("run", ".", "--out", "replayed")
+    assert replayed.exit_code == 0, replayed.output
+    assert "litellm" not in json.dumps(replayed.output)
+
+    text = Path("a.scenario.yaml").read_text(encoding="utf-8")
+    Path("a.scenario.yaml").write_text(text.replace("Handle refunds", "Handle returns"), encoding="utf-8")
+    stale = invoke("run", ".", "--out", "stale")
+    assert stale.exit_code == 2
+    told = " ".join(stale.output.split())
+    assert "stale" in told
+    assert "Triage" in told
+    for file in project.rglob("*"):
+        if file.is_file():
+            assert b"canary" not in file.read_bytes(), file
+
+
+def test_a_wrong_route_is_recorded_like_any_other_and_exits_0() -> None:
+    with ScriptedServer(lambda _: Reply(text="No.")) as server:
+        write(suite(ASKED, top=f"models: [openai/m]\nsettings: {{api_base: '{server.url}'}}\n"))
+        result = invoke("record", ".")
+    assert result.exit_code == 0
+    assert "1 failed" in result.output
+    assert list(Path("cassettes").rglob("*.json"))
+
+
+def test_a_recording_that_failed_half_way_leaves_the_old_one() -> None:
+    """B096."""
+    with ScriptedServer([Reply(text="First.")]) as server:
+        top = f"models: [openai/m]\nsettings: {{api_base: '{server.url}'}}\n"
+        write(suite(ASKED, top=top))
+        invoke("record", ".", "--out", "one")
+        (cassette,) = Path("cassettes").rglob("*.json")
+        before = cassette.read_bytes()
+        assert invoke("record", ".", "--out", "two").exit_code == 3
+    assert cassette.read_bytes() == before
+
+
+def test_tags_and_ids_select() -> None:
+    write(suite(ROUTED, STAYED))
+    assert "1 trial of 1 scenario" in invoke("run", ".", "--tag", "smoke", "--out", "1").output
+    assert "1 trial of 1 scenario" in invoke("run", ".", "--only", "routed", "--out", "2").output
+    assert "1 trial of 1 scenario" in invoke("run", ".", "--only", "a.scenario.yaml::routed", "--out", "3").output
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--only", "rooted"], "did you mean 'routed'?"),
+        (["--tag", "smok"], "did you mean 'smoke'?"),
+        (["--tag", "slow", "--only", "routed"], "nothing to run"),
+        (["--out", "full"], "already holds a run"),
+        (["--live", "--record-mode", "all"], "--live records nothing"),
+        (["--repeats", "0"], "0"),
+    ],
+)
+def test_what_cannot_be_run_exits_2_and_says_why(options: list[str], told: str) -> None:
+    """B139."""
+    write(suite(ROUTED, STAYED))
+    Path("full").mkdir()
+    Path("full", "report.json").write_text("{}", encoding="utf-8")
+    result = invoke("run", ".", *options)
+    assert result.exit_code == 2
+    assert told in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("text", ["", "- a list\n", "agents: {", "scenarios: []\n", "\x00\x01"])
+def test_a_broken_file_exits_2_with_its_place(text: str) -> None:
+    write(text)
+    result = invoke("run", "a.scenario.yaml")
+    assert result.exit_code == 2
+    assert "a.scenario.yaml" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_an_empty_folder_exits_2() -> None:
+    Path("empty").mkdir()
+    result = invoke("run", "empty")
+    assert result.exit_code == 2
+    assert "empty" in result.output
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        (None, "there is no file"),
+        ("def build(:\n", "SyntaxError"),
+        ("raise RuntimeError('boom')\n", "RuntimeError: boom"),
+        ("def bild():\n    pass\n", "did you mean 'bild'?"),
+        ("build = 3\n", "is a int"),
+        ("def build():\n    return 3\n", "gave a int"),
+        ("def build():\n    raise ValueError('no key')\n", "ValueError: no key"),
+    ],
+)
+def test_agents_that_cannot_be_built_exit_2_and_say_where(module: str | None, told: str) -> None:
+    if module is not None:
+        write(module, "support.py")
+    write(f"target: support.py:build\nscenarios:{ASKED}")
+    result = invoke("run", ".")
+    assert result.exit_code == 2
+    assert told in result.output
+    assert "support.py" in result.output
+
+
+FACTORY = """
+from chatflow_runtime import Agent
+
+def build():
+    billing = Agent("Billing", "Handle refunds and invoices.")
+    return Agent("Triage", "Welcome the user.", handoffs=[billing])
+"""
+
+
+def test_a_factory_is_tried_with_keyword_and_its_names_are_checked() -> None:
+    write(FACTORY, "support.py")
+    write(f"target: support.py:build\nscenarios:{ASKED}")
+    result = invoke("run", ".", "--model", "keyword")
+    assert result.exit_code == 0, result.output
+    assert "no language model" in result.output
+    write(f"target: support.py:build\nscenarios:{ASKED.replace('> Billing', '> Biling')}")
+    wrong = invoke("validate", ".")
+    assert wrong.exit_code == 2
+    assert "did you mean `Billing`?" in wrong.output
+
+
+def test_validate_counts_what_is_good() -> None:
+    write(suite(ROUTED, STAYED))
+    result = invoke("validate", ".")
+    assert (result.exit_code, result.output) == (0, "2 scenarios, 2 turns in 1 file: all good\n")
+
+
+def test_fail_fast_stops_and_marks_the_run_partial() -> None:
+    write(suite(STAYED, ROUTED, LOOPED))
+    result = invoke("run", ".", "--fail-fast", "--concurrency", "1")
+    assert result.exit_code == 1
+    assert "Partial run" in result.output
+    assert json.loads((run_folder() / "report.json").read_text(encoding="utf-8"))["partial"] is True
+
+
+def test_report_shows_a_run_again() -> None:
+    write(suite(ROUTED))
+    invoke("run", ".", "--out", "r")
+    page = Path("r", "report.html")
+    page.unlink()
+    result = invoke("report", "r")
+    assert result.exit_code == 0
+    assert "1 passed" in result.output
+    assert page.exists()
+
+
+def test_no_run_folder_exits_2() -> None:
+    for command in ("report", "gate"):
+        result = invoke(command, "nowhere")
+        assert result.exit_code == 2
+        assert "nowhere" in result.output
+
+
+def test_schema_is_json_schema() -> None:
+    schema = json.loads(invoke("schema").output)
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    assert "scenarios" in schema["properties"]
+
+
+def test_version() -> None:
+    assert invoke("--version").output == f"chatflow-eval {__version__}\n"
+
+
+def command(*args: str, **environment: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "chatflow_eval", *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+
+
+def test_a_console_with_few_characters_gets_escapes() -> None:
+    """B136."""
+    write(suite(ROUTED).replace("Billing", "🚀"))
+    out, err = command("run", ".", PYTHONIOENCODING="cp1252").communicate(timeout=60)
+    assert b"Traceback" not in err
+    assert b"1 passed" in out
+    assert "🚀" in (run_folder() / "trials.jsonl").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_keeps_what_is_finished_and_exits_130() -> None:
+    with ScriptedServer(lambda _: Reply(text="No."), latency=0.05) as server:
+        top = f"models: [openai/m]\nsettings: {{api_base: '{server.url}'}}\nrepeats: 1000\n"
+        write(suite(ASKED, top=top))
+        process = command("run", ".", "--live", "--out", "r", "--concurrency", "2")
+        trials = Path("r", "trials.jsonl")
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline and not (trials.exists() and trials.stat().st_size):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err.decode()
+    assert b"Traceback" not in err
+    assert b"Partial run" in out
+    kept = trials.read_text(encoding="utf-8").splitlines()
+    assert 0 < len(kept) < 1000
+    assert json.loads(Path("r", "report.json").read_text(encoding="utf-8"))["partial"] is True

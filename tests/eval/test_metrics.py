@@ -1,0 +1,461 @@
+"""Numbers from outcomes: what is counted, what is not, and what an empty set comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatflow_eval import incidents
+from chatflow_eval.checks import Verdict, VerdictStatus
+from chatflow_eval.incidents import Incident
+from chatflow_eval.metrics import DEFINITIONS, Amount, HopNumbers, Metrics, Rate, Tally, measure
+from chatflow_eval.outcome import Outcome, Status
+from chatflow_eval.route import Route, visits_of_turn
+from chatflow_eval.trace import Failure, Hop, ModelStep, Topology, Trace, TurnTrace
+
+TOPOLOGY = Topology(start="A", agents=("A", "B", "C"))
+RATE_LIMIT = Failure(kind="model", exception="RateLimitError", message="429", status_code=429)
+
+
+def walked(*agents: str) -> TurnTrace:
+    hops = tuple(Hop(source=a, target=b) for a, b in zip(agents, agents[1:], strict=False))
+    return TurnTrace(user="hi", start_agent=agents[0], end_agent=agents[-1], steps=hops)
+
+
+def judged(number: int, expected: str, turn: TurnTrace, check: str = "route") -> Verdict:
+    """What a route check says of a turn."""
+    alignment = Route(expected).align(visits_of_turn(turn))
+    ok = all(place.ok for place in alignment)
+    return Verdict(
+        check=check,
+        turn=number,
+        status="passed" if ok else "failed",
+        expected=expected,
+        alignment=alignment,
+        why="" if ok else "no",
+    )
+
+
+def lost(number: int, expected: str = "A -> B", check: str = "route") -> Verdict:
+    return Verdict(check=check, turn=number, status="skipped", expected=expected, why="the turn errored")
+
+
+def said(check: str, number: int, status: VerdictStatus, expected: str = "B", actual: str = "B") -> Verdict:
+    return Verdict(check=check, turn=number, status=status, expected=expected, actual=actual)
+
+
+def outcome(
+    scenario: str = "s",
+    status: Status | None = None,
+    verdicts: Sequence[Verdict] = (),
+    turns: Sequence[TurnTrace] = (),
+    *,
+    model: str = "m",
+    repeat: int = 1,
+    failed_turn: int | None = None,
+    found: Sequence[Incident] = (),
+    users: int = 0,
+) -> Outcome:
+    failing = any(verdict.status == "failed" for verdict in verdicts)
+    return Outcome(
+        file="a.scenario.yaml",
+        line=1,
+        scenario=scenario,
+        model=model,
+        repeat=repeat,
+        status=status or ("failed" if failing else "passed"),
+        users=("hi",) * (users or len(turns)),
+        trace=Trace(topology=TOPOLOGY, turns=tuple(turns)) if turns else None,
+        verdicts=tuple(verdicts),
+        incidents=tuple(found),
+        failure=RATE_LIMIT if status == "errored" else None,
+        failed_turn=failed_turn,
+    )
+
+
+def one(expected: str, *agents: str, scenario: str = "s", repeat: int = 1) -> Outcome:
+    """A trial of one turn that is to take the expected route and takes another."""
+    turn = walked(*agents)
+    return outcome(scenario, None, [judged(1, expected, turn)], [turn], repeat=repeat)
+
+
+def errored(scenario: str = "s", *, turn: int | None = 1, turns: int = 1, expected: str = "A -> B") -> Outcome:
+    """A trial that stops with an error in a turn; `None`: before its first."""
+    verdicts = [lost(number, expected) for number in range(turn or 1, turns + 1)]
+    reached = [walked("A")] * (turn or 0)
+    return outcome(scenario, "errored", verdicts, reached, failed_turn=turn, users=turns)
+
+
+def shown(rate: Rate) -> tuple[float, int, float | None]:
+    return (rate.numerator, rate.denominator, rate.value)
+
+
+# Accuracy.
+
+
+def test_errors_are_in_neither_count_and_both_readings_are_there() -> None:
+    """B109: ten scenarios, 8 right, 1 wrong, 1 HTTP 429: 8/9, and 8/10 beside it."""
+    right = [one("A -> B", "A", "B", scenario=f"right-{number}") for number in range(8)]
+    total = measure([*right, one("A -> B", "A", "C", scenario="wrong"), errored("limited")]).total
+    assert shown(total.accuracy) == (8, 9, pytest.approx(8 / 9))
+    assert shown(total.accuracy_with_errors) == (8, 10, pytest.approx(0.8))
+    assert (total.turns_judged, total.turns_errored, total.turns_unreached) == (9, 1, 0)
+    assert total.trials == {"passed": 8, "failed": 1, "errored": 1, "skipped": 0}
+    assert shown(total.errored) == (1, 10, pytest.approx(0.1))
+
+
+def test_turns_that_an_error_kept_from_being_reached_are_counted_beside_it() -> None:
+    total = measure([errored(turn=2, turns=4)]).total
+    assert (total.turns_errored, total.turns_unreached) == (1, 2)
+    assert shown(total.accuracy_with_errors) == (0, 3, 0.0)
+
+
+def test_a_trial_that_errored_before_anything_was_judged_loses_all_its_turns() -> None:
+    """A missing recording, say: nothing says what its turns were to be judged for."""
+    total = measure([outcome(status="errored", users=3)]).total
+    assert (total.turns_errored, total.turns_unreached) == (1, 2)
+
+
+def test_a_turn_judged_before_the_error_still_counts() -> None:
+    turn = walked("A", "B")
+    total = measure(
+        [outcome("s", "errored", [judged(1, "A -> B", turn), lost(2)], [turn, walked("B")], failed_turn=2)]
+    ).total
+    assert shown(total.accuracy) == (1, 1, 1.0)
+
+
+def test_a_turn_not_reached_after_a_failure_or_ended_as_expected_is_no_error() -> None:
+    """`on_failure: stop`; and a turn whose exception was expected has no route to judge."""
+    turn = walked("A", "C")
+    total = measure([outcome("s", None, [judged(1, "A -> B", turn), lost(2)], [turn])]).total
+    assert shown(total.accuracy) == (0, 1, 0.0)
+    assert (total.turns_errored, total.turns_unreached) == (0, 0)
+
+
+@pytest.mark.parametrize("check", ["route", "stay", "starts_at", "ends_at"])
+def test_routing_is_judged_by_four_checks(check: str) -> None:
+    turn = walked("A", "B")
+    assert measure([outcome("s", None, [said(check, 1, "passed")], [turn])]).total.turns_judged == 1
+
+
+@pytest.mark.parametrize("check", ["handoffs", "calls", "reply", "incidents", "helpers:polite"])
+def test_other_checks_are_no_routing(check: str) -> None:
+    failing = outcome("s", None, [said(check, 1, "failed")], [walked("A", "B")])
+    assert measure([failing]).total.accuracy.denominator == 0
+
+
+def test_a_turn_is_right_when_all_its_routing_checks_passed() -> None:
+    checks = [said("starts_at", 1, "passed"), said("ends_at", 1, "failed"), said("reply", 1, "failed")]
+    assert shown(measure([outcome("s", None, checks, [walked("A")])]).total.accuracy) == (0, 1, 0.0)
+
+
+def test_a_check_of_the_whole_conversation_is_no_turn() -> None:
+    overall = Verdict(check="ends_at", turn=None, status="failed", expected="B")
+    assert measure([outcome("s", "failed", [overall], [walked("A")])]).total.turns_judged == 0
+
+
+def test_given_a_right_start_counts_no_turn_for_an_earlier_mistake() -> None:
+    """Wrong, then wrong because of it, then right again, then judged afresh."""
+    checks = [
+        said("ends_at", number, status) for number, status in enumerate(("failed", "failed", "passed", "failed"), 1)
+    ]
+    total = measure([outcome("s", None, checks, [walked("A")] * 4)]).total
+    assert shown(total.accuracy) == (1, 4, 0.25)
+    assert shown(total.accuracy_right_start) == (0, 2, 0.0)
+
+
+def test_a_turn_that_is_not_judged_does_not_make_a_start_right() -> None:
+    checks = [said("ends_at", 1, "failed"), said("reply", 2, "passed"), said("ends_at", 3, "failed")]
+    assert measure([outcome("s", None, checks, [walked("A")] * 3)]).total.accuracy_right_start.denominator == 1
+
+
+# Pass rates.
+
+
+def repeats(scenario: str, passed: int, failed: int, **more: int) -> list[Outcome]:
+    statuses: list[Status] = ["passed"] * passed + ["failed"] * failed
+    statuses += ["errored"] * more.get("errored", 0) + ["skipped"] * more.get("skipped", 0)  # type: ignore[list-item]
+    return [outcome(scenario, status, repeat=number) for number, status in enumerate(statuses, 1)]
+
+
+def test_a_scenario_s_pass_rate_is_not_hidden_by_the_others() -> None:
+    """B114: 10/10 and 6/10."""
+    metrics = measure([*repeats("steady", 10, 0), *repeats("shaky", 6, 4)])
+    assert shown(metrics.total.pass_rate) == (pytest.approx(1.6), 2, pytest.approx(0.8))
+    assert [(row.scenario, row.pass_rate.value, row.flaky) for row in metrics.scenarios] == [
+        ("steady", 1.0, False),
+        ("shaky", 0.6, True),
+    ]
+    assert shown(metrics.total.flaky) == (1, 2, 0.5)
+
+
+def test_pass_hat_k_is_the_mean_over_scenarios_of_all_k_passing() -> None:
+    total = measure([*repeats("steady", 4, 0), *repeats("shaky", 2, 2)]).total
+    assert list(total.pass_hat_k) == [2, 3, 4]
+    assert total.pass_hat_k[2].value == pytest.approx((1 + 1 / 6) / 2)
+    assert total.pass_at_k[2].value == pytest.approx((1 + 5 / 6) / 2)
+    assert total.pass_hat_k[4].value == 0.5
+
+
+def test_a_single_repeat_says_nothing_of_pass_hat_k_or_flakiness() -> None:
+    total = measure(repeats("s", 1, 0)).total
+    assert total.pass_hat_k == {}
+    assert shown(total.flaky) == (0, 0, None)
+
+
+def test_errored_and_skipped_trials_are_no_failures() -> None:
+    total = measure(repeats("s", 1, 1, errored=3, skipped=2)).total
+    assert shown(total.pass_rate) == (0.5, 1, 0.5)
+    assert total.ran == 5
+
+
+def test_a_scenario_counts_once_for_each_model() -> None:
+    trials = [outcome("s", status, model=model) for model, status in (("m", "passed"), ("n", "failed"))]  # type: ignore[arg-type]
+    metrics = measure(trials)
+    assert shown(metrics.total.pass_rate) == (1, 2, 0.5)
+    assert metrics.total.scenarios == 1
+    assert [(row.model, row.numbers.pass_rate.value) for row in metrics.models] == [("m", 1.0), ("n", 0.0)]
+    assert shown(metrics.total.flaky) == (0, 0, None)
+
+
+def test_scenarios_of_one_name_in_two_files_are_two() -> None:
+    first = outcome("s", "passed")
+    second = Outcome(file="b.scenario.yaml", line=1, scenario="s", status="failed")
+    assert measure([first, second]).total.scenarios == 2
+
+
+# Handoffs and confusion.
+
+
+def cells(metrics: Metrics) -> dict[tuple[str | None, str | None], int]:
+    """Expected and actual agent, or how the turn ended in brackets."""
+    return {(cell.expected, cell.actual or f"({cell.end})"): cell.count for cell in metrics.confusion}
+
+
+def test_confusion_shows_which_agents_are_taken_for_each_other() -> None:
+    """B115: B expected and C came in 3 of 10."""
+    trials = [one("A -> B", "A", "B", repeat=number) for number in range(7)]
+    trials += [one("A -> B", "A", "C", repeat=number) for number in range(7, 10)]
+    metrics = measure(trials)
+    assert cells(metrics) == {("B", "B"): 7, ("B", "C"): 3}
+    assert [cell.right for cell in metrics.confusion] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("expected", "route", "decisions"),
+    [
+        ("A -> B", "A", {("B", "(stayed)"): 1}),
+        ("A", "A", {(None, "(stayed)"): 1}),
+        ("A", "AC", {(None, "C"): 1}),
+        ("A -> B", "ABC", {("B", "B"): 1, (None, "C"): 1}),
+        ("A -> B -> C", "AC", {("B", "(none)"): 1, ("C", "C"): 1}),
+        ("A -> B -> C", "AB", {("B", "B"): 1, ("C", "(stayed)"): 1}),
+        ("A -> B | C", "AC", {("C", "C"): 1}),
+        ("A -> B | C", "AD", {("B | C", "D"): 1}),
+        ("A -> B? -> C", "AC", {("C", "C"): 1}),
+        ("A -> ~B", "AC", {("C", "C"): 1}),
+        ("A -> ...", "ABC", {("B", "B"): 1, ("C", "C"): 1}),
+        ("B", "C", {(None, "(stayed)"): 1}),
+    ],
+)
+def test_each_decision_of_a_turn_is_one_cell(
+    expected: str, route: str, decisions: dict[tuple[str | None, str | None], int]
+) -> None:
+    """Who started the turn was decided before it."""
+    assert cells(measure([one(expected, *route)])) == decisions
+
+
+def test_a_wrong_start_makes_the_expected_handoff_one_that_did_not_happen() -> None:
+    """`A -> B`, and the turn began at B: the right agent, but no handoff."""
+    metrics = measure([one("A -> B", "B")])
+    assert cells(metrics) == {("B", "B"): 1}
+    assert shown(metrics.total.hop_recall) == (0, 1, 0.0)
+    assert shown(metrics.total.hop_precision) == (0, 0, None)
+
+
+@pytest.mark.parametrize(("expected", "wanted"), [("A -> B", {("B", "(error)"): 1}), ("A", {(None, "(error)"): 1})])
+def test_a_turn_that_errored_stands_in_the_error_column(
+    expected: str, wanted: dict[tuple[str | None, str | None], int]
+) -> None:
+    """B115: rows for the agents that were to come; turns never reached have none."""
+    metrics = measure([errored(turns=3, expected=expected)])
+    assert cells(metrics) == wanted
+    assert metrics.total.hop_recall.denominator == 0
+
+
+def test_where_only_the_end_is_expected_the_end_is_the_decision() -> None:
+    right = outcome("right", None, [said("ends_at", 1, "passed", "B | C")], [walked("A", "B")])
+    wrong = outcome("wrong", None, [said("ends_at", 1, "failed", "B | C")], [walked("A", "D")])
+    stayed = outcome("stayed", None, [said("ends_at", 1, "failed", "B | C")], [walked("A")])
+    metrics = measure([right, wrong, stayed])
+    assert cells(metrics) == {("B", "B"): 1, ("B | C", "D"): 1, ("B | C", "(stayed)"): 1}
+    assert metrics.total.hop_precision.denominator == 0
+
+
+def test_a_route_of_the_whole_conversation_counts_where_no_turn_has_one() -> None:
+    turn = walked("A", "B")
+    whole = judged(1, "A -> B", turn)
+    overall = Verdict(check="route", turn=None, status="passed", expected="A -> B", alignment=whole.alignment)
+    assert shown(measure([outcome("s", None, [overall], [turn])]).total.hop_recall) == (1, 1, 1.0)
+    assert shown(measure([outcome("s", None, [whole, overall], [turn])]).total.hop_recall) == (1, 1, 1.0)
+
+
+def test_hop_precision_and_recall_compare_what_happened_with_what_was_expected() -> None:
+    """Two of three handoffs were expected, two of two expected ones happened."""
+    total = measure([one("A -> B -> A", *"ABCA")]).total
+    assert shown(total.hop_precision) == (2, 3, pytest.approx(2 / 3))
+    assert shown(total.hop_recall) == (2, 2, 1.0)
+    assert total.hop_f1 == pytest.approx(0.8)
+
+
+def test_a_perfect_stay_has_no_hops_and_no_precision() -> None:
+    total = measure([one("A", "A")]).total
+    assert (total.hop_precision.value, total.hop_recall.value, total.hop_f1) == (None, None, None)
+
+
+def numbers(rows: Sequence[HopNumbers]) -> dict[tuple[str | None, str], tuple[float | None, float | None]]:
+    return {(row.source, row.target): (row.precision.value, row.recall.value) for row in rows}
+
+
+def test_precision_and_recall_are_there_for_each_agent_and_each_edge() -> None:
+    metrics = measure([one("A -> B", "A", "B", scenario="right"), one("A -> B", "A", "C", scenario="wrong")])
+    assert numbers(metrics.agents) == {(None, "B"): (1.0, 0.5), (None, "C"): (0.0, None)}
+    assert numbers(metrics.edges) == {("A", "B"): (1.0, 0.5), ("A", "C"): (0.0, None)}
+
+
+def test_the_right_agent_from_the_wrong_one_is_a_right_agent_and_a_wrong_edge() -> None:
+    metrics = measure([one("A -> B -> C", "A", "D", "C")])
+    assert numbers(metrics.agents)[(None, "C")] == (1.0, 1.0)
+    assert numbers(metrics.edges)[("D", "C")] == (0.0, None)
+    assert numbers(metrics.edges)[("B", "C")] == (None, 0.0)
+
+
+def test_agents_may_be_called_like_the_columns() -> None:
+    metrics = measure([one("A -> stayed", "A", "none", scenario="x"), one("A -> stayed", "A", scenario="y")])
+    assert [(cell.expected, cell.end, cell.actual) for cell in metrics.confusion] == [
+        ("stayed", "agent", "none"),
+        ("stayed", "stayed", None),
+    ]
+
+
+# Incidents, tokens, latency.
+
+
+def test_incidents_are_counted_and_so_are_the_trials_that_have_them() -> None:
+    loop = Incident(kind="loop", turn=1, agents=("A", "B"), message="round")
+    numbers = measure([outcome("x", found=[loop, loop]), outcome("y"), outcome("z", "skipped")]).total.incident("loop")
+    assert (numbers.count, numbers.per_trial) == (2, 1.0)
+    assert shown(numbers.trials) == (1, 2, 0.5)
+    assert [kind.kind for kind in measure([]).total.incidents] == list(incidents.KINDS)
+
+
+def asked(tokens: int | None, seconds: float | None = None, model: str = "m") -> ModelStep:
+    return ModelStep(agent="A", model=model, input_tokens=tokens, output_tokens=0, seconds=seconds)
+
+
+def answered(*steps: ModelStep) -> Outcome:
+    return outcome(turns=[TurnTrace(user="hi", start_agent="A", end_agent="A", steps=steps)])
+
+
+def test_unknown_tokens_are_counted_as_unknown_not_as_nothing() -> None:
+    """B119."""
+    total = measure([answered(asked(7), asked(None), asked(5))]).total
+    assert total.input_tokens == Amount(12, 2, 1, DEFINITIONS["tokens"])
+    assert total.output_tokens.value == 0
+    assert total.model_calls == 3
+    assert measure([answered(asked(None))]).total.input_tokens.value is None
+
+
+def test_latency_is_that_of_the_calls_that_reported_it() -> None:
+    latency = measure([answered(asked(1, 0.2), asked(1, 0.4), asked(1, 9.0), asked(1))]).total.latency
+    assert (latency.median, latency.longest, latency.known) == (pytest.approx(0.4), 9.0, 3)
+    assert measure([answered(asked(1))]).total.latency.median is None
+
+
+def test_the_models_that_answered_are_known_by_name() -> None:
+    assert measure([answered(asked(1, model="keyword"), asked(1, model="gpt-4o"))]).answering == ("gpt-4o", "keyword")
+
+
+# Every number.
+
+
+def rates(metrics: Metrics) -> list[Rate]:
+    found = []
+    for each in (metrics.total, *(row.numbers for row in metrics.models)):
+        found += [getattr(each, name) for name in each.__slots__ if isinstance(getattr(each, name), Rate)]
+        found += [*each.pass_hat_k.values(), *each.pass_at_k.values(), *(kind.trials for kind in each.incidents)]
+    for row in (*metrics.agents, *metrics.edges):
+        found += [row.precision, row.recall]
+    return found + [rate for row in metrics.scenarios for rate in (row.pass_rate, row.accuracy)]
+
+
+@pytest.mark.parametrize("outcomes", [[], [outcome(status="skipped")], [outcome(status="errored", users=1)]])
+def test_nothing_judged_is_n_a_everywhere(outcomes: list[Outcome]) -> None:
+    """B139: 0 of 0 is no pass."""
+    total = measure(outcomes).total
+    assert (total.accuracy.value, total.accuracy.low, total.accuracy.high) == (None, None, None)
+    assert (total.pass_rate.value, total.hop_f1, total.latency.p95) == (None, None, None)
+
+
+routes = st.text("ABC", min_size=1, max_size=4)
+trials = st.lists(
+    st.builds(
+        lambda expected, route, scenario, repeat: one(" -> ".join(expected), *route, scenario=scenario, repeat=repeat),
+        routes,
+        routes,
+        st.sampled_from("xyz"),
+        st.integers(1, 3),
+    )
+    | st.builds(errored, st.sampled_from("xyz"), turn=st.sampled_from([None, 1, 2]), turns=st.integers(2, 3))
+    | st.builds(lambda scenario: outcome(scenario, "skipped"), st.sampled_from("xyz")),
+    max_size=8,
+)
+
+
+@given(trials)
+def test_every_rate_is_a_share_with_an_interval_and_a_meaning(outcomes: list[Outcome]) -> None:
+    """B118."""
+    for rate in rates(measure(outcomes)):
+        assert rate.definition in DEFINITIONS.values()
+        if rate.denominator:
+            assert rate.value is not None
+            assert rate.low is not None
+            assert rate.high is not None
+            assert 0 <= rate.low <= rate.value <= rate.high <= 1
+            assert rate.value == pytest.approx(rate.numerator / rate.denominator)
+        else:
+            assert (rate.value, rate.low, rate.high) == (None, None, None)
+
+
+@given(trials, st.randoms(use_true_random=False))
+def test_numbers_do_not_depend_on_the_order_in_which_trials_finish(outcomes: list[Outcome], random: object) -> None:
+    shuffled = list(outcomes)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert [shown(rate) for rate in rates(measure(outcomes))[:10]] == [
+        shown(rate) for rate in rates(measure(shuffled))[:10]
+    ]
+
+
+@given(trials)
+def test_confusion_has_one_decision_or_more_for_each_turn_judged_by_its_route(outcomes: list[Outcome]) -> None:
+    metrics = measure(outcomes)
+    agents = [cell for cell in metrics.confusion if cell.end != "error"]
+    assert sum(cell.count for cell in agents) >= metrics.total.turns_judged
+    assert metrics.total.hop_precision.numerator == metrics.total.hop_recall.numerator
+
+
+def test_the_rows_behind_the_numbers_can_be_had_as_frames() -> None:
+    tally = Tally()
+    for each in (one("A -> B", "A", "B", scenario="x"), one("A -> B", "A", "C", scenario="y")):
+        tally.add(each)
+    frames = tally.frames()
+    assert frames.trials["scenario"].tolist() == ["x", "y"]
+    assert frames.turns[["judged", "right"]].to_numpy().tolist() == [[1, 1], [1, 0]]
+    assert frames.hops[["source", "expected", "actual", "ok"]].to_numpy().tolist() == [
+        ["A", "B", "B", 1],
+        ["A", "B", "C", 0],
+    ]
+    assert (list(tally.unexpected), list(tally.with_incidents)) == ([1], [])
