@@ -345,6 +345,7 @@ _ADVICE = (
     ("sequence entries are not", "`- ` starts a list, which cannot stand here; quote a text that starts with it"),
     ("mapping keys are not", "`? ` starts a key, which cannot stand here; quote a text that starts with it"),
     ("block scalar", "a text after `|` or `>` stands on the next lines, indented; quote a text that starts with them"),
+    ("nesting depth", f"lists and mappings more than {MAX_DEPTH} deep"),
     ("an alias", "`*` starts an alias; quote a text that starts with `*`"),
     ("an anchor", "`&` starts an anchor; quote a text that starts with `&`"),
     ("tag", "`!` starts a tag, and tags are not read; quote a text that starts with `!`"),

@@ -243,10 +243,12 @@ class IncidentPattern(Value):
     def _kind(cls, value: Any) -> Any:
         if isinstance(value, str):
             return {"kind": value}
-        if isinstance(value, dict) and "kind" not in value and len(value) == 1:
-            [(kind, which)] = value.items()
-            return {"kind": kind, "which": which}
-        return value
+        if not isinstance(value, dict) or "kind" in value:
+            return value
+        if len(value) != 1:
+            raise refusal("expected one kind of incident, as in `limit_hit: max_handoffs_per_turn`")
+        [(kind, which)] = value.items()
+        return {"kind": kind, "which": which}
 
     def covers(self, incident: Incident) -> bool:
         """Whether the incident is one of these."""

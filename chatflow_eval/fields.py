@@ -68,7 +68,7 @@ def shown(value: object) -> str:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """` Did you mean ...?` with the nearest known word, or what is known where none is near."""
+    """`; did you mean ...?` with the nearest known word, or what is known where none is near."""
     from rapidfuzz import fuzz, process
 
     words = list(known)

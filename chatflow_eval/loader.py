@@ -75,35 +75,34 @@ def load(paths: Sequence[Path], root: Path | None = None) -> tuple[Scenario, ...
     belongs = Project(root.resolve(), belongs.suite) if root is not None else belongs
     scenarios: list[Scenario] = []
     errors: list[ScenarioError] = []
-    seen: set[Path] = set()
+    files: dict[Path, Path] = {}
     for path in paths:
+        found = _files(path)
+        if not found:
+            errors.append(ScenarioError(f"no scenario file in this folder, expected *{SUFFIXES[0]}", path=path))
+        for file in found:
+            files.setdefault(file.resolve(), file)
+    for file in files.values():
         try:
-            for file in _files(path):
-                if (real := file.resolve()) not in seen:
-                    seen.add(real)
-                    sound, wrong = _scenarios(file, belongs)
-                    scenarios += sound
-                    errors += wrong
+            sound, wrong = _scenarios(file, belongs)
         except ScenarioError as error:
             errors.append(error)
+        else:
+            scenarios += sound
+            errors += wrong
     _raise(errors)
     return tuple(scenarios)
 
 
-def _files(path: Path) -> Iterator[Path]:
+def _files(path: Path) -> list[Path]:
     """The file itself, or the scenario files below a folder, hidden folders left out, in order of their names."""
     if not path.is_dir():
-        yield path
-        return
-    found = False
+        return [path]
+    files = []
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _SKIPPED)
-        for name in sorted(names):
-            if name.endswith(SUFFIXES):
-                found = True
-                yield Path(folder, name)
-    if not found:
-        raise ScenarioError(f"no scenario file in this folder, expected *{SUFFIXES[0]}", path=path)
+        files += [Path(folder, name) for name in sorted(names) if name.endswith(SUFFIXES)]
+    return files
 
 
 def _raise(errors: Sequence[ScenarioError]) -> None:
@@ -230,7 +229,7 @@ def _told(error: ValidationError, document: Document, raw: Map, model: type[Valu
         context = detail.get("ctx", {})
         if "offset" in context:
             place = _inside(document, found, offset=context["offset"], item=context.get("item"))
-        problem = _problem(detail, found)
+        problem = _problem(detail, found.key)
         if (place, problem) not in told:
             told.add((place, problem))
             yield _error(document, place, problem)
@@ -257,7 +256,12 @@ def _locate(raw: Map, loc: _Loc) -> _Found:
     value: Any = raw
     place, container, key = raw.place, raw, None
     before = None
-    for part in loc:
+    rest = [*reversed(loc)]
+    while rest:
+        part = rest.pop()
+        if part == "phrasings" and isinstance(value, Map) and part not in value:
+            rest += ["any", "user"]
+            continue
         if part == "[key]" and key is not None and key in container.keys_at:
             place = container.keys_at[key]
         if isinstance(value, Map) and isinstance(part, int) and before == "agents":
@@ -321,7 +325,9 @@ def _instead(key: str, model: type[Value] | None) -> str:
 
 def _keys(model: type[Value]) -> tuple[str, ...]:
     """The keys of a model in a file."""
-    keys = [field.alias or name for name, field in model.model_fields.items() if name not in INTERNAL]
+    keys = [str(field.validation_alias or name) for name, field in model.model_fields.items()]
+    if model is Scenario:
+        keys = [key for key in keys if key not in INTERNAL]
     if issubclass(model, Defaults):
         keys += ["agents", "start", "dialect"]
     return (*keys, "scenarios") if model is Defaults else tuple(keys)
@@ -357,26 +363,26 @@ _EXPECTED = {
 }
 
 
-def _problem(detail: ErrorDetails, found: _Found) -> str:
-    kind, context = detail["type"], detail.get("ctx", {})
+def _problem(detail: ErrorDetails, key: str | None) -> str:
+    """What is wrong, what was expected, what was found."""
+    kind, context, found = detail["type"], detail.get("ctx", {}), shown(detail["input"])
     if "problem" in context:
         return str(context["problem"])
     if kind == "missing":
-        key = detail["loc"][-1]
-        return "neither `target` nor `agents` says whom to test" if key == "target" else f"{shown(key)} is missing"
+        missing = detail["loc"][-1]
+        return (
+            "neither `target` nor `agents` says whom to test" if missing == "target" else f"{shown(missing)} is missing"
+        )
+    about = f"{shown(key)}: " if key is not None else ""
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", context["expected"])
-        expected = f"one of {', '.join(shown(each) for each in choices)}"
-        return f"{_about(found)}expected {expected}, found {shown(found.value)}"
+        near = suggestion(str(detail["input"]), choices) if isinstance(detail["input"], str) else ""
+        return f"{about}expected one of {', '.join(shown(each) for each in choices)}, found {found}{near}"
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
-        return f"{_about(found)}expected {words} {context[name]:g}, found {shown(found.value)}"
-    expected = _EXPECTED.get(kind.partition("_")[0], "")
-    return (
-        f"{_about(found)}expected {expected}, found {shown(found.value)}"
-        if expected
-        else f"{_about(found)}{detail['msg']}"
-    )
+        return f"{about}expected {words} {context[name]:g}, found {found}"
+    expected = _EXPECTED.get(kind.partition("_")[0])
+    return f"{about}expected {expected}, found {found}" if expected else f"{about}{detail['msg']}"
 
 
 _BOUNDS = {
@@ -384,10 +390,6 @@ _BOUNDS = {
     "greater_than_equal": ("ge", "at least"),
     "less_than_equal": ("le", "at most"),
 }
-
-
-def _about(found: _Found) -> str:
-    return f"{shown(found.key)}: " if found.key is not None else ""
 
 
 # The project's own file.
@@ -419,8 +421,7 @@ def _told_of_suite(error: ValidationError, file: Path, lines: Sequence[str]) -> 
         if detail["type"] == "extra_forbidden":
             problem = f"unknown key {shown(names[-1])}{_instead(names[-1], _model_at(Suite, detail['loc'][:-1]))}"
         else:
-            value = detail["input"]
-            problem = _problem(detail, _Found(value, Place(line or 1, 1), Map(), names[-1] if names else None))
+            problem = _problem(detail, names[-1] if names else None)
         yield ScenarioError(problem, path=file, line=line)
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from math import fsum
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -326,16 +327,16 @@ class Tally:
 
     def frames(self) -> Frames:
         """The rows counted so far."""
-        trials, hops = self._trials.frame(), self._hops.frame()
+        trials, turns, hops = self._trials.frame(), self._turns.frame(), self._hops.frame()
         trials["cluster"] = trials.groupby(["file", "scenario"]).ngroup()
         trials["unit"] = trials.groupby(["file", "scenario", "target", "model"], sort=False).ngroup()
-        categories = pd.Index(list(self._texts), dtype="str")
-        for frame, names in ((trials, _TRIAL_TEXTS), (hops, _HOP_TEXTS)):
+        for rows in (turns, hops):
+            rows["cluster"] = trials["cluster"].to_numpy()[rows["trial"].to_numpy()]
+        texts = pd.Index(list(self._texts), dtype="str")
+        for rows, names in ((trials, _TRIAL_TEXTS), (hops, _HOP_TEXTS)):
             for name in names:
-                frame[name] = pd.Categorical.from_codes(frame[name].to_numpy(), categories=categories)
-        return Frames(
-            trials, self._turns.frame(), hops, self._calls.frame(), self._incidents.frame(), frozenset(self._answering)
-        )
+                rows[name] = pd.Categorical.from_codes(rows[name].to_numpy(), categories=texts)
+        return Frames(trials, turns, hops, self._calls.frame(), self._incidents.frame(), frozenset(self._answering))
 
     def metrics(self) -> Metrics:
         """The numbers of what was counted so far."""
@@ -499,8 +500,8 @@ def _numbers(frames: Frames) -> Numbers:
     ks = range(2, min(int(units["tried"].max()), MAX_K) + 1) if len(units) else ()
     again = units[units["tried"] > 1]
     flaky = (again["passed"] > 0) & (again["passed"] < again["tried"])
-    precision = _rate(frames, hops[hops["made"] == 1], "ok", "hop_precision")
-    recall = _rate(frames, hops[hops["wanted"] == 1], "ok", "hop_recall")
+    precision = _rate(hops[hops["made"] == 1], "ok", "hop_precision")
+    recall = _rate(hops[hops["wanted"] == 1], "ok", "hop_recall")
     return Numbers(
         trials={status: int((trials["status"] == code).sum()) for code, status in enumerate(STATUSES)},
         scenarios=int(trials["cluster"].nunique()),
@@ -508,13 +509,13 @@ def _numbers(frames: Frames) -> Numbers:
         turns_judged=len(judged),
         turns_errored=int(turns["errored"].sum()),
         turns_unreached=int(turns["unreached"].sum()),
-        accuracy=_rate(frames, judged, "right", "accuracy"),
-        accuracy_with_errors=_rate(frames, turns[(turns["judged"] == 1) | lost], "right", "accuracy_with_errors"),
-        accuracy_right_start=_rate(frames, judged[judged["fresh"] == 1], "right", "accuracy_right_start"),
+        accuracy=_rate(judged, "right", "accuracy"),
+        accuracy_with_errors=_rate(turns[(turns["judged"] == 1) | lost], "right", "accuracy_with_errors"),
+        accuracy_right_start=_rate(judged[judged["fresh"] == 1], "right", "accuracy_right_start"),
         pass_rate=_mean(units, lambda passed, tried: passed / tried, "pass_rate", weight=float(units["tried"].mean())),
         pass_hat_k={k: _mean(units, partial(statistics.pass_hat_k, k=k), "pass_hat_k") for k in ks},
         pass_at_k={k: _mean(units, partial(statistics.pass_at_k, k=k), "pass_at_k") for k in ks},
-        flaky=_clustered(flaky.to_numpy(), again["cluster"].to_numpy(), again.index.to_numpy(), "flaky"),
+        flaky=_rate(again.assign(flaky=flaky, trial=again.index), "flaky", "flaky"),
         hop_precision=precision,
         hop_recall=recall,
         hop_f1=_f1(precision, recall),
@@ -530,15 +531,16 @@ def _numbers(frames: Frames) -> Numbers:
 def _units(trials: pd.DataFrame) -> pd.DataFrame:
     """One row for each scenario on one model with at least one trial that passed or failed: cluster, passed, tried."""
     concluded = trials[trials["status"] <= STATUSES.index("failed")]
-    passed = (concluded["status"] == STATUSES.index("passed")).astype("int64")
-    grouped = concluded.assign(passed=passed).groupby("unit")
-    return grouped.agg(cluster=("cluster", "first"), passed=("passed", "sum"), tried=("passed", "size"))
+    units, first, places = np.unique(concluded["unit"], return_index=True, return_inverse=True)
+    passed = np.bincount(places, weights=concluded["status"] == STATUSES.index("passed"))
+    cluster = concluded["cluster"].to_numpy()[first]
+    return pd.DataFrame(
+        {"cluster": cluster, "passed": passed.astype("int64"), "tried": np.bincount(places)}, index=units
+    )
 
 
-def _rate(frames: Frames, rows: pd.DataFrame, column: str, name: str) -> Rate:
-    trials = rows["trial"].to_numpy()
-    clusters = frames.trials["cluster"].reindex(trials).to_numpy()
-    return _clustered(rows[column].to_numpy(), clusters, trials, name)
+def _rate(rows: pd.DataFrame, column: str, name: str) -> Rate:
+    return _clustered(rows[column].to_numpy(), rows["cluster"].to_numpy(), rows["trial"].to_numpy(), name)
 
 
 def _trials_with(ran: pd.DataFrame, having: Iterable[int], name: str) -> Rate:
@@ -561,16 +563,16 @@ def _clustered(right: _Numbers, clusters: _Numbers, trials: _Numbers, name: str)
 def _mean(units: pd.DataFrame, share: Callable[[int, int], float | None], name: str, weight: float = 1) -> Rate:
     """The mean of a share over scenarios; `weight` is how many trials the share of one scenario stands on."""
     rows = units[["cluster", "passed", "tried"]].to_numpy().tolist()
-    shares = [(cluster, value) for cluster, passed, tried in rows if (value := share(passed, tried)) is not None]
+    shares = [(value, cluster) for cluster, passed, tried in rows if (value := share(passed, tried)) is not None]
     sums: dict[int, tuple[float, float]] = {}
-    for cluster, value in shares:
+    for value, cluster in sorted(shares):  # sorted, so that rounding does not depend on which trial finished first
         right, size = sums.get(cluster, (0.0, 0.0))
         sums[cluster] = (right + value * weight, size + weight)
     clusters = list(sums.values())
-    if len(clusters) == 1 and len(rows) == 1 and weight > 1:
-        passed, tried = rows[0][1:]
+    if len(rows) == 1 and weight > 1:
+        _, passed, tried = rows[0]
         clusters = [(1.0, 1.0)] * passed + [(0.0, 1.0)] * (tried - passed)
-    return _with_interval(sum(value for _, value in shares), len(shares), clusters, name)
+    return _with_interval(fsum(value for value, _ in shares), len(shares), clusters, name)
 
 
 def _with_interval(right: float, size: int, clusters: Sequence[tuple[float, float]], name: str) -> Rate:
@@ -662,8 +664,8 @@ def _hop_numbers(frames: Frames, *, by_edge: bool) -> Iterator[HopNumbers]:
     made_by = _by_edge(made, "source", "actual") if by_edge else _by_agent(made, "actual")
     wanted_by = _by_edge(wanted, "source_expected", "expected") if by_edge else _by_agent(wanted, "expected")
     for source, target in dict.fromkeys((*wanted_by, *made_by)):
-        precision = _rate(frames, made_by.get((source, target), made[:0]), "ok", "hop_precision")
-        recall = _rate(frames, wanted_by.get((source, target), wanted[:0]), "ok", "hop_recall")
+        precision = _rate(made_by.get((source, target), made[:0]), "ok", "hop_precision")
+        recall = _rate(wanted_by.get((source, target), wanted[:0]), "ok", "hop_recall")
         yield HopNumbers(source, target, precision, recall, _f1(precision, recall))
 
 

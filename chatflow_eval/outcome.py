@@ -160,11 +160,12 @@ def judged(blank: Outcome, scenario: Scenario, trace: Trace) -> Outcome:
 
 
 async def _converse(conversation: Conversation, scenario: Scenario) -> Trace:
-    deadline = None if scenario.timeout is None else time.monotonic() + scenario.timeout
+    spent = 0.0
     trace = Trace(topology=conversation.topology)
     for turn in scenario.turns:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        left = None if scenario.timeout is None else max(0.0, scenario.timeout - spent)
         said = await conversation.say(turn.user, script=turn.script, within=left)
+        spent += said.seconds
         trace = replace(trace, turns=(*trace.turns, said))
         if _stopped(scenario, trace) or (scenario.on_failure == "stop" and _failed(scenario, trace)):
             break

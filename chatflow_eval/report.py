@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -280,7 +281,7 @@ def _line(outcome: Outcome) -> tuple[bytes, Outcome]:
     """The outcome without its secrets, as its line in `trials.jsonl` and as itself."""
     try:
         line = _adapter().dump_json(outcome, fallback=str)
-    except PydanticSerializationError:  # a lone surrogate, which no UTF-8 file can hold
+    except PydanticSerializationError:  # of a lone surrogate
         line = _utf8(_adapter().dump_python(outcome, mode="json", fallback=str))
         outcome = _adapter().validate_json(line)
     value = json.loads(line)
@@ -319,8 +320,13 @@ def _secret_name(key: str) -> bool:
     return scrub_json(field) != field
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
 def _utf8(value: Json) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    """The value as JSON, with lone surrogates spelled out, as no UTF-8 file can hold them."""
+    text = json.dumps(value, ensure_ascii=False)
+    return _SURROGATE.sub(lambda found: f"\\\\u{ord(found.group()):04x}", text).encode()
 
 
 _RATES = ("pass_rate", "accuracy", "precision", "recall")

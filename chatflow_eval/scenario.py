@@ -294,7 +294,7 @@ ModelChoice: TypeAlias = str | dict[str, str]
 class IgnoreRule(Value):
     """What may differ between a request and its recording; in YAML also the expression alone."""
 
-    path: Name | None = Field(default=None, alias="in")
+    path: Name | None = Field(default=None, validation_alias="in")
     """Where in the request, as in `messages[0].content`; `None`: in every text."""
     matches: Pattern
 

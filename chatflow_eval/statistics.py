@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb, sqrt
+from math import comb, fsum, sqrt
 
 from scipy.special import ndtri, stdtrit
 
@@ -29,8 +29,8 @@ def interval(clusters: Sequence[tuple[float, float]], level: float = LEVEL) -> I
     counted = [(right, size) for right, size in clusters if size > 0]
     if not counted:
         return None
-    total = float(sum(size for _, size in counted))
-    rate = sum(right for right, _ in counted) / total
+    total = fsum(size for _, size in counted)
+    rate = fsum(right for right, _ in counted) / total
     effective = _effective_size(counted, rate, total)
     tail = (1 + level) / 2
     quantile = float(stdtrit(len(counted) - 1, tail)) if len(counted) > 1 else float(ndtri(tail))
@@ -45,7 +45,7 @@ def _effective_size(clusters: Sequence[tuple[float, float]], rate: float, total:
     count = len(clusters)
     if count == 1 or rate in (0.0, 1.0):
         return float(count)
-    spread = sum((right - rate * size) ** 2 for right, size in clusters)
+    spread = fsum((right - rate * size) ** 2 for right, size in clusters)
     variance = count / (count - 1) * spread / total**2
     return min(max(rate * (1 - rate) / variance, count), total) if variance else float(total)
 

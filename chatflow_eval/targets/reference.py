@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from chatflow_runtime import events
+from chatflow_runtime import events, litellm_engine
 from chatflow_runtime.agent import DEFAULT_MODEL, Agent
 from chatflow_runtime.completions import parse_completion
 from chatflow_runtime.engine import Answer, Call, ModelRequest, Say, ScriptedEngine, Settings, Transfer, using
 from chatflow_runtime.exceptions import DefinitionError, EmptyResponseError, ScriptError
 from chatflow_runtime.handoffs import handoff
+from chatflow_runtime.litellm_engine import LiteLLMEngine
 from chatflow_runtime.memory import SessionContext
 from chatflow_runtime.naming import tool_name
 from chatflow_runtime.runner import Runner
@@ -69,6 +70,8 @@ class ReferenceTarget:
             TargetError: the factory failed, or returned neither an Agent nor a Runner.
         """
         if isinstance(self.spec, Swarm):
+            if self.spec.dialect != "chatflow":
+                raise TargetError(f"dialect {self.spec.dialect!r} cannot be run by this version, expected 'chatflow'")
             return Runner(starting_agent=inline(self.spec))
         build = factory.load(self.spec.reference, self.spec.base) if isinstance(self.spec, Factory) else self.spec
         label = self.spec.reference if isinstance(self.spec, Factory) else getattr(build, "__qualname__", repr(build))
@@ -99,6 +102,8 @@ class ReferenceConversation:
         self, text: str, *, script: Sequence[ScriptedAnswer] | None = None, within: float | None = None
     ) -> TurnTrace:
         self.turn += 1
+        if script is None and not isinstance(self.opening.tape, ReplayTape) and self.runner.needs_litellm:
+            litellm_engine.load()
         start = self._session().active_agent_name
         watching = _Watching(self.opening.tape, self.turn)
         began = time.perf_counter()
@@ -139,8 +144,8 @@ class ReferenceConversation:
         with contextlib.ExitStack() as stack:
             if tape is not None:
                 stack.enter_context(playing(tape))
-            if isinstance(tape, ReplayTape) and tape.only_chat:
-                stack.enter_context(using(ReplayEngine(tape)))
+            if isinstance(tape, ReplayTape):
+                stack.enter_context(using(ReplayEngine(tape) if tape.only_chat else LiteLLMEngine(api_key="replayed")))
             yield self.runner
 
 

@@ -51,7 +51,7 @@ class Agent:
         self._wants_context = callable(instructions) and _parameter_count(instructions, name) == 1
         self._model = model
         self._engine = engine
-        self._tools = tuple(as_tool(each) for each in tools or ())
+        self._tools = tuple(_domain_tool(each, name) for each in tools or ())
         self._handoffs: tuple[HandoffTool, ...] = ()
         self._toolbox: Toolbox | None = None
         self._check_names(self._handoffs)
@@ -172,6 +172,15 @@ def reachable(start: Agent) -> dict[int, tuple[Agent, ...]]:
                 ways[id(peer)] = (*ways[id(agent)], peer)
                 waiting.append(peer)
     return ways
+
+
+def _domain_tool(given: Tool | Function, name: str) -> Tool:
+    made = as_tool(given)
+    if made.target is not None:
+        raise DefinitionError(
+            f"'{made.name}' leads to '{made.target}': give it to agent '{name}' as one of its handoffs."
+        )
+    return made
 
 
 def _checked_name(name: object) -> str:

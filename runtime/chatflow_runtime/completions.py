@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from chatflow_runtime.engine import Answer
-from chatflow_runtime.types import UNKNOWN, ToolCall, Usage
+from chatflow_runtime.types import UNKNOWN, ToolCall, Usage, encodable
 
 # litellm invents such an id, another one each time, where the provider sent none.
 _INVENTED_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -42,7 +42,7 @@ def _tool_call(call: Mapping[str, object]) -> ToolCall:
     name = function.get("name")
     return ToolCall(
         id=call_id if isinstance(call_id, str) and not _INVENTED_ID.fullmatch(call_id) else "",
-        name=name if isinstance(name, str) else "",
+        name=encodable(name) if isinstance(name, str) else "",
         arguments=_arguments(function.get("arguments")),
     )
 

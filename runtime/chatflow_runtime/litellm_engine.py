@@ -6,13 +6,21 @@ import copy
 import os
 import sys
 from typing import Any
+from urllib.parse import urlsplit
 
 from chatflow_runtime.completions import parse_completion
 from chatflow_runtime.engine import Answer, ModelRequest
 
 
 class LiteLLMEngine:
-    """Asks any provider that litellm knows; raises litellm's typed exceptions, and never retries by itself."""
+    """Asks any provider that litellm knows; raises litellm's typed exceptions, and never retries by itself.
+
+    Keys come from the environment, as litellm has it. `api_key` stands in where none is needed but the client insists:
+    in replay, and for a server on this machine.
+    """
+
+    def __init__(self, *, api_key: str | None = None) -> None:
+        self._api_key = api_key
 
     async def answer(self, request: ModelRequest) -> Answer:
         """One call of one model."""
@@ -21,6 +29,8 @@ class LiteLLMEngine:
         sent: dict[str, Any] = copy.deepcopy(request.projection())
         if request.settings.api_base is not None:
             sent["api_base"] = request.settings.api_base
+        if key := self._api_key or _placeholder_key(request.settings.api_base):
+            sent["api_key"] = key
         response = await litellm.acompletion(**sent, num_retries=0, max_retries=0)
         return parse_completion(response.model_dump())
 
@@ -29,6 +39,17 @@ async def close_connections() -> None:
     """Closes the connections that litellm keeps open, of every event loop; nothing happens where it was never used."""
     if "litellm" in sys.modules:
         await _litellm().close_litellm_async_clients()
+
+
+def load() -> None:
+    """Imports litellm now: several seconds that are no model's."""
+    _litellm()
+
+
+def _placeholder_key(api_base: str | None) -> str | None:
+    """A server on this machine seldom asks for a key, and the client refuses to send without one."""
+    is_local = api_base is not None and urlsplit(api_base).hostname in ("127.0.0.1", "localhost", "::1")
+    return "none" if is_local and "OPENAI_API_KEY" not in os.environ else None
 
 
 def _litellm() -> Any:

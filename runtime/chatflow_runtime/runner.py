@@ -41,6 +41,7 @@ from chatflow_runtime.exceptions import (
 )
 from chatflow_runtime.handoffs import names_of
 from chatflow_runtime.limits import EXECUTIONS_EXCEEDED, HANDOFFS_EXCEEDED, Limits, exhausted_text
+from chatflow_runtime.litellm_engine import LiteLLMEngine
 from chatflow_runtime.memory import BaseSessionStore, SessionContext, SessionStore, copy_context
 from chatflow_runtime.naming import tool_name
 from chatflow_runtime.tools import ArgumentsRefused, Tool
@@ -56,6 +57,7 @@ from chatflow_runtime.types import (
     Usage,
     UserMessage,
     encodable,
+    encodable_json,
 )
 
 KEYWORD_MODEL = "keyword"
@@ -137,6 +139,11 @@ class Runner:
     def settings(self) -> Settings:
         """How models are called."""
         return self._settings
+
+    @property
+    def needs_litellm(self) -> bool:
+        """Whether some agent is answered for by litellm, as nobody else is said to."""
+        return any(isinstance(self._answerer(agent)[0], LiteLLMEngine) for agent in self._agents.values())
 
     def replace(self, **changes: Unpack[RunnerChanges]) -> Runner:
         """A runner over the same agents and sessions, with another engine, models, settings or limits."""
@@ -435,10 +442,8 @@ class _Turn:
             self._warn(agent, f"The arguments of '{call.name}' are no JSON object and were taken for none.")
             return None
         reason = data.get("reason")
-        if reason is None:
-            return None
-        if isinstance(reason, str):
-            return encodable(reason)
+        if reason is None or isinstance(reason, str):
+            return reason
         self._warn(agent, f"The reason given to '{call.name}' is no text and was taken for its JSON.")
         return json.dumps(reason, ensure_ascii=False)
 
@@ -542,9 +547,11 @@ def _checked_wish(wish: Handoff) -> Handoff:
 
 def _as_json(result: object) -> Json:
     """A tool's result as the model reads it, sharing nothing with what the tool keeps."""
-    if type(result) in (NoneType, bool, int, str):
+    if type(result) in (NoneType, bool, int):
         return cast(Json, result)
-    return cast(Json, json.loads(json.dumps(result, allow_nan=False, default=_as_data)))
+    text = json.dumps(result, allow_nan=False, default=_as_data)
+    data: Json = json.loads(text)
+    return encodable_json(data) if "\\u" in text else data
 
 
 def _as_data(value: object) -> object:
@@ -602,6 +609,4 @@ def _keyword_engine() -> Engine:
 
 @cache
 def _litellm_engine() -> Engine:
-    from chatflow_runtime.litellm_engine import LiteLLMEngine
-
     return LiteLLMEngine()

@@ -184,10 +184,9 @@ def _union_converter(arguments: Sequence[object]) -> Converter | None:
         return None
 
     def convert_first(value: Json) -> Any:
-        for schema, convert in converters:
-            if mismatch(value, schema, "") is None:
-                return value if convert is None else convert(value)
-        return value
+        fitting = (convert for schema, convert in converters if mismatch(value, schema, "") is None)
+        convert = next(fitting, None)
+        return value if convert is None else convert(value)
 
     return convert_first
 

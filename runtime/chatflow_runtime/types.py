@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NoReturn, TypeAlias, cast
+from typing import Literal, NoReturn, TypeAlias
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 """What `json.loads` returns."""
@@ -17,6 +17,17 @@ HandoffKind: TypeAlias = Literal["transfer", "call"]
 def encodable(text: str) -> str:
     """The text without lone surrogates (half an emoji, left by a cut answer), which no file or request can hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def encodable_json(data: Json) -> Json:
+    """The same data without lone surrogates in its texts."""
+    if isinstance(data, str):
+        return encodable(data)
+    if isinstance(data, list):
+        return [encodable_json(item) for item in data]
+    if isinstance(data, dict):
+        return {encodable(key): encodable_json(item) for key, item in data.items()}
+    return data
 
 
 def copy_json(value: object, where: str) -> Json:
@@ -48,9 +59,10 @@ class ToolCall:
     def parsed(self) -> Json:
         """The arguments as JSON data, or the raw text where they are no JSON."""
         try:
-            return cast(Json, json.loads(self.arguments, parse_constant=_refuse_constant))
+            data: Json = json.loads(self.arguments, parse_constant=_refuse_constant)
+            return encodable_json(data) if "\\u" in self.arguments else data
         except (ValueError, RecursionError):
-            return self.arguments
+            return encodable(self.arguments)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -92,7 +92,7 @@ def test_running_twice_gives_the_same_result() -> None:
     invoke("run", ".", "--out", "one")
     invoke("run", ".", "--out", "two")
 
-    def told(folder: str) -> list[object]:
+    def told(folder: str) -> list[tuple[str, str, str]]:
         lines = Path(folder, "trials.jsonl").read_text(encoding="utf-8").splitlines()
         return sorted(
             (json.loads(line)["scenario"], json.loads(line)["status"], json.loads(line)["why"]) for line in lines

@@ -92,7 +92,7 @@ class TestData:
         assert data(value) == value
 
     def test_nested(self) -> None:
-        value = {Plain("a"): [Plain("1"), "1", {"b": Plain("true")}]}
+        value: dict[str, Any] = {Plain("a"): [Plain("1"), "1", {"b": Plain("true")}]}
         assert json.dumps(data(value)) == '{"a": [1, "1", {"b": true}]}'
         assert [type(key) for key in data(value)] == [str]
 
@@ -159,7 +159,8 @@ class TestMessages:
     def test_values_are_shown_short_and_visible(self) -> None:
         assert shown("a\x1b\u202eb\n") == "`a\\u001b\\u202eb\\u000a`"
         assert len(shown("x" * 500)) < 70
-        assert [shown(value) for value in ("", None, [1], {}, 5)] == [
+        values: tuple[Any, ...] = ("", None, [1], {}, 5)
+        assert [shown(value) for value in values] == [
             "nothing",
             "nothing",
             "a list",
@@ -185,11 +186,22 @@ class TestComparing:
     @pytest.mark.parametrize(
         ("actual", "expected", "equal"),
         [
-            (20, 20.0, True), (20, "20", False), (True, 1, False), (0, False, False), (None, None, True), (None, 0, False),
-            ([1, 2], (1, 2), True), ([1, 2], [2, 1], False), ([1], [1, 2], False), ("ab", ["a", "b"], False),
-            ({"a": [1.0]}, {"a": [1]}, True), ({"a": 1}, {"a": 1, "b": 2}, False), ({"a": True}, {"a": 1}, False), ([], {}, False),
+            (20, 20.0, True),
+            (20, "20", False),
+            (True, 1, False),
+            (0, False, False),
+            (None, None, True),
+            (None, 0, False),
+            ([1, 2], (1, 2), True),
+            ([1, 2], [2, 1], False),
+            ([1], [1, 2], False),
+            ("ab", ["a", "b"], False),
+            ({"a": [1.0]}, {"a": [1]}, True),
+            ({"a": 1}, {"a": 1, "b": 2}, False),
+            ({"a": True}, {"a": 1}, False),
+            ([], {}, False),
         ],
-    )  # fmt: skip
+    )
     def test_same(self, actual: Any, expected: Any, equal: bool) -> None:
         assert same(actual, expected) is equal
 
@@ -200,9 +212,14 @@ class TestComparing:
     @pytest.mark.parametrize(
         ("actual", "expected", "fits"),
         [
-            ({"a": 1, "b": 2}, {"a": 1}, True), ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}, True), ({"a": 1}, {}, True),
-            ({"a": [1, 2]}, {"a": [1]}, False), ({"a": 1}, {"b": 1}, False), ("a", {}, False), ({"a": "x"}, {"a": {}}, False),
+            ({"a": 1, "b": 2}, {"a": 1}, True),
+            ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}, True),
+            ({"a": 1}, {}, True),
+            ({"a": [1, 2]}, {"a": [1]}, False),
+            ({"a": 1}, {"b": 1}, False),
+            ("a", {}, False),
+            ({"a": "x"}, {"a": {}}, False),
         ],
-    )  # fmt: skip
+    )
     def test_subset(self, actual: Any, expected: dict[str, Any], fits: bool) -> None:
         assert subset(actual, expected) is fits

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +38,7 @@ def found(*turns: TurnTrace, topology: Topology = UNDECLARED) -> tuple[Incident,
 def walk(*agents: str) -> TurnTrace:
     """A turn in which each agent is asked once and hands off to the next."""
     steps: list[Step] = []
-    for source, target in zip(agents, agents[1:], strict=False):
+    for source, target in pairwise(agents):
         steps += [asked(source), hop(source, target, reason=f"{source} cannot")]
     return turn(agents[0], *steps, asked(agents[-1]))
 

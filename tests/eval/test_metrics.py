@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatflow_eval import incidents
@@ -21,7 +23,7 @@ RATE_LIMIT = Failure(kind="model", exception="RateLimitError", message="429", st
 
 
 def walked(*agents: str) -> TurnTrace:
-    hops = tuple(Hop(source=a, target=b) for a, b in zip(agents, agents[1:], strict=False))
+    hops = tuple(Hop(source=a, target=b) for a, b in pairwise(agents))
     return TurnTrace(user="hi", start_agent=agents[0], end_agent=agents[-1], steps=hops)
 
 
@@ -89,7 +91,7 @@ def errored(scenario: str = "s", *, turn: int | None = 1, turns: int = 1, expect
     return outcome(scenario, "errored", verdicts, reached, failed_turn=turn, users=turns)
 
 
-def shown(rate: Rate) -> tuple[float, int, float | None]:
+def shown(rate: Rate) -> tuple[object, ...]:
     return (rate.numerator, rate.denominator, rate.value)
 
 
@@ -159,9 +161,8 @@ def test_a_check_of_the_whole_conversation_is_no_turn() -> None:
 
 def test_given_a_right_start_counts_no_turn_for_an_earlier_mistake() -> None:
     """Wrong, then wrong because of it, then right again, then judged afresh."""
-    checks = [
-        said("ends_at", number, status) for number, status in enumerate(("failed", "failed", "passed", "failed"), 1)
-    ]
+    statuses: list[VerdictStatus] = ["failed", "failed", "passed", "failed"]
+    checks = [said("ends_at", number, status) for number, status in enumerate(statuses, 1)]
     total = measure([outcome("s", None, checks, [walked("A")] * 4)]).total
     assert shown(total.accuracy) == (1, 4, 0.25)
     assert shown(total.accuracy_right_start) == (0, 2, 0.0)
@@ -175,15 +176,15 @@ def test_a_turn_that_is_not_judged_does_not_make_a_start_right() -> None:
 # Pass rates.
 
 
-def repeats(scenario: str, passed: int, failed: int, **more: int) -> list[Outcome]:
-    statuses: list[Status] = ["passed"] * passed + ["failed"] * failed
-    statuses += ["errored"] * more.get("errored", 0) + ["skipped"] * more.get("skipped", 0)  # type: ignore[list-item]
+def repeats(scenario: str, *, passed: int, failed: int, errored: int = 0, skipped: int = 0) -> list[Outcome]:
+    counts: dict[Status, int] = {"passed": passed, "failed": failed, "errored": errored, "skipped": skipped}
+    statuses = [status for status, count in counts.items() for _ in range(count)]
     return [outcome(scenario, status, repeat=number) for number, status in enumerate(statuses, 1)]
 
 
 def test_a_scenario_s_pass_rate_is_not_hidden_by_the_others() -> None:
     """B114: 10/10 and 6/10."""
-    metrics = measure([*repeats("steady", 10, 0), *repeats("shaky", 6, 4)])
+    metrics = measure([*repeats("steady", passed=10, failed=0), *repeats("shaky", passed=6, failed=4)])
     assert shown(metrics.total.pass_rate) == (pytest.approx(1.6), 2, pytest.approx(0.8))
     assert [(row.scenario, row.pass_rate.value, row.flaky) for row in metrics.scenarios] == [
         ("steady", 1.0, False),
@@ -193,7 +194,7 @@ def test_a_scenario_s_pass_rate_is_not_hidden_by_the_others() -> None:
 
 
 def test_pass_hat_k_is_the_mean_over_scenarios_of_all_k_passing() -> None:
-    total = measure([*repeats("steady", 4, 0), *repeats("shaky", 2, 2)]).total
+    total = measure([*repeats("steady", passed=4, failed=0), *repeats("shaky", passed=2, failed=2)]).total
     assert list(total.pass_hat_k) == [2, 3, 4]
     assert total.pass_hat_k[2].value == pytest.approx((1 + 1 / 6) / 2)
     assert total.pass_at_k[2].value == pytest.approx((1 + 5 / 6) / 2)
@@ -201,20 +202,19 @@ def test_pass_hat_k_is_the_mean_over_scenarios_of_all_k_passing() -> None:
 
 
 def test_a_single_repeat_says_nothing_of_pass_hat_k_or_flakiness() -> None:
-    total = measure(repeats("s", 1, 0)).total
+    total = measure(repeats("s", passed=1, failed=0)).total
     assert total.pass_hat_k == {}
     assert shown(total.flaky) == (0, 0, None)
 
 
 def test_errored_and_skipped_trials_are_no_failures() -> None:
-    total = measure(repeats("s", 1, 1, errored=3, skipped=2)).total
+    total = measure(repeats("s", passed=1, failed=1, errored=3, skipped=2)).total
     assert shown(total.pass_rate) == (0.5, 1, 0.5)
     assert total.ran == 5
 
 
 def test_a_scenario_counts_once_for_each_model() -> None:
-    trials = [outcome("s", status, model=model) for model, status in (("m", "passed"), ("n", "failed"))]  # type: ignore[arg-type]
-    metrics = measure(trials)
+    metrics = measure([outcome("s", "passed", model="m"), outcome("s", "failed", model="n")])
     assert shown(metrics.total.pass_rate) == (1, 2, 0.5)
     assert metrics.total.scenarios == 1
     assert [(row.model, row.numbers.pass_rate.value) for row in metrics.models] == [("m", 1.0), ("n", 0.0)]
@@ -371,7 +371,8 @@ def test_unknown_tokens_are_counted_as_unknown_not_as_nothing() -> None:
 
 def test_latency_is_that_of_the_calls_that_reported_it() -> None:
     latency = measure([answered(asked(1, 0.2), asked(1, 0.4), asked(1, 9.0), asked(1))]).total.latency
-    assert (latency.median, latency.longest, latency.known) == (pytest.approx(0.4), 9.0, 3)
+    assert latency.median == pytest.approx(0.4)
+    assert (latency.longest, latency.known) == (9.0, 3)
     assert measure([answered(asked(1))]).total.latency.median is None
 
 
@@ -415,6 +416,7 @@ trials = st.lists(
 )
 
 
+@settings(max_examples=20, deadline=None)
 @given(trials)
 def test_every_rate_is_a_share_with_an_interval_and_a_meaning(outcomes: list[Outcome]) -> None:
     """B118."""
@@ -430,15 +432,15 @@ def test_every_rate_is_a_share_with_an_interval_and_a_meaning(outcomes: list[Out
             assert (rate.value, rate.low, rate.high) == (None, None, None)
 
 
+@settings(max_examples=20, deadline=None)
 @given(trials, st.randoms(use_true_random=False))
-def test_numbers_do_not_depend_on_the_order_in_which_trials_finish(outcomes: list[Outcome], random: object) -> None:
+def test_numbers_do_not_depend_on_the_order_in_which_trials_finish(outcomes: list[Outcome], random: Random) -> None:
     shuffled = list(outcomes)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert [shown(rate) for rate in rates(measure(outcomes))[:10]] == [
-        shown(rate) for rate in rates(measure(shuffled))[:10]
-    ]
+    random.shuffle(shuffled)
+    assert measure(outcomes).total == measure(shuffled).total
 
 
+@settings(max_examples=20, deadline=None)
 @given(trials)
 def test_confusion_has_one_decision_or_more_for_each_turn_judged_by_its_route(outcomes: list[Outcome]) -> None:
     metrics = measure(outcomes)

@@ -76,7 +76,7 @@ class TestPython:
         given = scenario(target=SWARM, context={"tier": "gold"})
         assert pickle.loads(pickle.dumps(given)) == given
         with pytest.raises(ValidationError, match="frozen"):
-            given.id = "other"  # type: ignore[misc]
+            given.id = "other"
 
     @pytest.mark.parametrize("text", ["{{name}}", "{#", "{% raw %}", "<b>&", "$HOME", "${X}", "no", "  ", ""])
     def test_user_text_is_kept_byte_for_byte(self, text: str) -> None:
@@ -108,7 +108,7 @@ class TestPython:
 
     def test_turns_take_one_text(self) -> None:
         with pytest.raises(ValueError, match="argument"):
-            Turn("a", "b")  # type: ignore[misc, arg-type]
+            Turn("a", "b")  # type: ignore[call-arg, arg-type]
 
     def test_where_a_factory_is_found(self) -> None:
         assert scenario(target="agents/support.py:build").target == Factory(
@@ -248,7 +248,7 @@ class TestSwarm:
 
     def test_scripted_names_are_not_checked(self) -> None:
         script = [{"transfer": "Nobody"}, {"call": "nothing"}, {"say": "Done."}]
-        assert scenario(target=SWARM, turns=[Turn("hi", expect="none", script=script)])
+        assert scenario(target=SWARM, turns=[Turn("hi", expect="none", script=script)]).turns[0].script is not None
 
 
 class TestScript:
@@ -276,10 +276,19 @@ class TestScript:
     @pytest.mark.parametrize(
         "written",
         [
-            "Hi.", {}, [], {"sy": "Hi."}, [{"say": "a"}, {"say": "b"}], {"transfer": {"reason": "x"}}, {"transfer": ["B"]},
-            {"call": {"a": {}, "b": {}}}, {"call": {"a": 5}}, {"call": []}, {"transfer": {"to": "B", "because": "x"}},
+            "Hi.",
+            {},
+            [],
+            {"sy": "Hi."},
+            [{"say": "a"}, {"say": "b"}],
+            {"transfer": {"reason": "x"}},
+            {"transfer": {"to": "B", "because": "x"}},
+            {"transfer": ["B"]},
+            {"call": {"a": {}, "b": {}}},
+            {"call": {"a": 5}},
+            {"call": []},
         ],
-    )  # fmt: skip
+    )
     def test_what_is_no_answer_is_refused(self, written: Any) -> None:
         assert refused(lambda: Turn("hi", script=[written]))
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatflow_eval.statistics import Interval, interval, pass_at_k, pass_hat_k
+from chatflow_eval.statistics import interval, pass_at_k, pass_hat_k
 
 clusters = st.lists(st.integers(0, 6).flatmap(lambda size: st.tuples(st.integers(0, size), st.just(size))), max_size=12)
 
@@ -36,7 +36,8 @@ def test_many_scenarios_of_one_turn_each_give_wilson_s_interval() -> None:
     """Wilson 1927 for 80 of 100 and z = 1.96 is 0.711 to 0.867; t with 99 degrees of freedom is a little wider."""
     found = interval([(1, 1)] * 80 + [(0, 1)] * 20)
     assert found is not None
-    assert (found.low, found.high) == (pytest.approx(0.710, abs=0.002), pytest.approx(0.868, abs=0.002))
+    assert found.low == pytest.approx(0.710, abs=0.002)
+    assert found.high == pytest.approx(0.868, abs=0.002)
 
 
 def test_members_that_resemble_one_another_tell_less_than_as_many_separate_ones() -> None:
@@ -61,7 +62,7 @@ def test_a_perfect_score_counts_each_scenario_once() -> None:
 
 def test_one_cluster_counts_as_one() -> None:
     assert interval([(3, 3)]) == interval([(1, 1)])
-    assert interval([(1, 2)]) == Interval(pytest.approx(0.0546, abs=1e-3), pytest.approx(0.9454, abs=1e-3))  # type: ignore[arg-type]
+    assert interval([(1, 2)]) == interval([(10, 20)])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from chatflow_runtime.agent import DEFAULT_MODEL, Agent, reachable
 from chatflow_runtime.exceptions import DefinitionError
-from chatflow_runtime.handoffs import handoff
+from chatflow_runtime.handoffs import handoff, transfer_tool
 from chatflow_runtime.tools import tool
 from chatflow_runtime.types import Json
 
@@ -113,6 +113,12 @@ def test_a_given_tool_name_that_is_anothers_own_is_refused() -> None:
 def test_only_agents_and_handoffs_can_be_handed_off_to() -> None:
     with pytest.raises(DefinitionError, match="'A' cannot hand off to 'Billing', expected an Agent or handoff"):
         Agent("A", handoffs=["Billing"])  # type: ignore[list-item]
+
+
+def test_a_transfer_tool_is_no_domain_tool() -> None:
+    transfer = transfer_tool("transfer_to_billing", target="Billing", description="")
+    with pytest.raises(DefinitionError, match="'transfer_to_billing' leads to 'Billing'"):
+        Agent("A", tools=[transfer])
 
 
 def test_names_that_fold_alike_are_told_apart() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from chatflow_runtime.agent import Agent
+from chatflow_runtime.engine import ModelRequest, ToolSchema
 from chatflow_runtime.handoffs import handoff
 from chatflow_runtime.keyword_engine import KeywordEngine
 from chatflow_runtime.runner import Runner
@@ -97,6 +100,12 @@ def test_a_refused_transfer_is_not_tried_again() -> None:
 
 def test_its_reply_says_what_it_is() -> None:
     assert Runner(swarm()).run("s", "Thanks!").content == "[keyword router] TriageAgent keeps this conversation."
+
+
+def test_without_a_user_message_it_stays() -> None:
+    tool = ToolSchema("transfer_to_b", "To B.", {"type": "object", "properties": {}}, "B")
+    request = ModelRequest(agent="A", model="keyword", instructions="", history=(), tools=(tool,))
+    assert asyncio.run(KeywordEngine().answer(request)).tool_calls == ()
 
 
 @given(st.text().filter(str.strip), st.lists(st.text(), min_size=3, max_size=3))

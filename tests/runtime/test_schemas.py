@@ -137,6 +137,7 @@ def test_a_mismatch_says_where_what_and_what_was_expected(value: Json, schema: S
         ({"b": 1}, {"properties": {"a": {"type": "string"}}}),
         ("anything", {"type": "of-tomorrow"}),
         ([1], {"type": "array"}),
+        (True, {"type": "boolean"}),
         ("a", {}),
     ],
 )

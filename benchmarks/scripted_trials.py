@@ -1,0 +1,55 @@
+"""1,000 scripted trials with one handoff (2 model calls), traced, judged, and written to the run folder."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from benchmarks import peers
+from benchmarks.measure import Laps, Options, Row, child, main, work
+from benchmarks.workloads import finish, write_scenarios
+
+COUNT = 1_000
+
+
+def measure(options: Options) -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = write_scenarios(Path(folder, "suite.scenario.yaml"), COUNT)
+        samples = [work(__file__, file, Path(folder, f"run-{run}")) for run in options.times(5)]
+        whole = [
+            child(peers.ours("chatflow-eval"), "run", file, "--out", Path(folder, f"cli-{run}")) for run in options.times(3)
+        ]
+    return [
+        Row(
+            what=f"{COUNT:,} scripted trials with one handoff, written to the run folder; loading and imports aside",
+            unit="s CPU",
+            values=tuple(sample.told["run"] for sample in samples),
+            budget=1.0,
+            beside=tuple(_peers(options)),
+        ),
+        Row(
+            what="the same as `chatflow-eval run`: start, imports, loading, running, the HTML page, the summary",
+            unit="s CPU",
+            values=tuple(sample.cpu for sample in whole),
+        ),
+    ]
+
+
+def _peers(options: Options) -> list[Row]:
+    return [
+        peers.row("pydantic-evals", "no-op task, nothing stored", "trials", options, COUNT),
+        peers.row("deepeval", "no-op metric, cache off", "trials", options, COUNT),
+        peers.row("google-adk", "two agents, one handoff, in memory", "trials", options, COUNT),
+        peers.row("inspect-ai", "one answer and a scorer, no handoff, its log written", "trials", options, COUNT),
+    ]
+
+
+def _work(file: str, out: str) -> None:
+    laps = Laps()
+    for part in finish(Path(file), Path(out)):
+        laps.lap(part)
+    laps.tell()
+
+
+if __name__ == "__main__":
+    main(measure, _work)

@@ -1,0 +1,57 @@
+"""Which trials a suite makes, in which order, and where their recordings lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chatflow_eval.scenario import ModelChoice, Scenario, Turn
+from chatflow_eval.trial import Trial, plan
+
+ROOT = Path("/project")
+
+
+def scenario(name: str, *, models: tuple[ModelChoice, ...] = (), repeats: int | None = None) -> Scenario:
+    turns = [Turn("hi", expect={"stay": True})]
+    return Scenario(id=name, turns=turns, target=lambda: None, models=models, repeats=repeats, file="a.scenario.yaml")
+
+
+def told(trials: tuple[Trial, ...]) -> list[tuple[str, str, int]]:
+    return [(trial.scenario.id, trial.label, trial.repeat) for trial in trials]
+
+
+def test_scenario_by_scenario_each_model_each_repeat() -> None:
+    trials = plan([scenario("x"), scenario("y")], root=ROOT, models=("a", "b"), repeats=2)
+    assert told(trials) == [(name, model, n) for name in "xy" for model in "ab" for n in (1, 2)]
+
+
+def test_without_models_every_agent_keeps_what_it_declares() -> None:
+    (trial,) = plan([scenario("x")], root=ROOT)
+    assert (trial.label, dict(trial.models), trial.repeat) == ("declared", {}, 1)
+
+
+def test_the_command_line_wins_over_the_file() -> None:
+    trials = plan([scenario("x", models=("a",), repeats=3)], root=ROOT, models=("b",), repeats=1)
+    assert told(trials) == [("x", "b", 1)]
+
+
+def test_the_file_says_models_and_repeats() -> None:
+    assert told(plan([scenario("x", models=("a", "b"), repeats=2)], root=ROOT)) == [
+        ("x", "a", 1),
+        ("x", "a", 2),
+        ("x", "b", 1),
+        ("x", "b", 2),
+    ]
+
+
+def test_a_mapping_mixes_models_and_is_spelled_out() -> None:
+    (trial,) = plan([scenario("x", models=({"Triage": "a", "*": "b"},))], root=ROOT)
+    assert trial.label == "Triage=a, *=b"
+    assert dict(trial.models) == {"Triage": "a", "*": "b"}
+    assert trial.cassette.name.startswith("mixed-")
+
+
+def test_every_trial_has_a_recording_of_its_own() -> None:
+    trials = plan([scenario("x"), scenario("y")], root=ROOT, models=("a", "b", "a/b"), repeats=3)
+    assert len({trial.cassette for trial in trials}) == len(trials)
+    assert trials[0].cassette == ROOT / "cassettes" / "a" / "x" / "a.json"
+    assert trials[1].cassette == ROOT / "cassettes" / "a" / "x" / "a.2.json"
