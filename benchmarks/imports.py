@@ -15,16 +15,16 @@ def measure(options: Options) -> list[Row]:
         "chatflow_eval": (
             _import("pandas", options, usual=3),
             _import("pydantic", options, usual=3),
-            peers.command("pydantic-evals", "`import pydantic_evals`", options, "python", "-c", "import pydantic_evals"),
+            peers.command(
+                "pydantic-evals", "`import pydantic_evals`", options, "python", "-c", "import pydantic_evals"
+            ),
             peers.command("deepeval", "`import deepeval`", options, "python", "-c", "import deepeval"),
             peers.command("inspect-ai", "`import inspect_ai`", options, "python", "-c", "import inspect_ai"),
         ),
         "chatflow_runtime": (
             _import("litellm", options, usual=3),
             _import("vcr", options, usual=3),
-            peers.command(
-                "google-adk", "`from google.adk.agents import LlmAgent`", options, "python", "-c", _ADK
-            ),
+            peers.command("google-adk", "`from google.adk.agents import LlmAgent`", options, "python", "-c", _ADK),
         ),
     }
     return [

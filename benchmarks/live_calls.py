@@ -16,9 +16,7 @@ def measure(options: Options) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder, serving(LATENCY) as url:
         first = write_scenarios(Path(folder, "first.scenario.yaml"), CONCURRENCY, scripted=False, head=head(url))
         file = write_scenarios(Path(folder, "suite.scenario.yaml"), CALLS // 2, scripted=False, head=head(url))
-        samples = [
-            work(__file__, first, file, Path(folder, f"run-{run}"), env=ENVIRONMENT) for run in options.times(3)
-        ]
+        samples = [work(__file__, first, file, Path(folder, f"run-{run}"), env=ENVIRONMENT) for run in options.times(3)]
     ideal = CALLS * LATENCY / CONCURRENCY
     return [
         Row(

@@ -33,7 +33,9 @@ def measure(options: Options) -> list[Row]:
                     unit="s CPU",
                     values=tuple(sample.told["load"] for sample in plain),
                 ),
-                peers.row("pydantic-evals", f"`Dataset.from_file` of {COUNT:,} cases", "loading", options, COUNT),
+                peers.row(
+                    "pydantic-evals", f"`Dataset.from_file` of {COUNT:,} cases", options, task="loading", count=COUNT
+                ),
             ),
         )
     ]

@@ -96,7 +96,11 @@ def child(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None 
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         began = time.perf_counter()
         process = subprocess.Popen(
-            [str(word) for word in command], cwd=cwd, env={**os.environ, **QUIET, **(env or {})}, stdout=out, stderr=errors
+            [str(word) for word in command],
+            cwd=cwd,
+            env={**os.environ, **QUIET, **(env or {})},
+            stdout=out,
+            stderr=errors,
         )
         _, status, used = os.wait4(process.pid, 0)
         wall = time.perf_counter() - began

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from benchmarks.measure import Laps, Options, Row, main, work
 
 _NAMES = ("TriageAgent", "BillingAgent", "TechSupportAgent", "Manager")
@@ -35,7 +37,7 @@ def _work() -> None:
     for name, pattern, route in _PATTERNS:
         compiled = Route.parse(pattern)
         agents = [_NAMES[index] for index in route]
-        hops = tuple(Hop(source=a, target=b) for a, b in zip(agents, agents[1:], strict=False))
+        hops = tuple(Hop(source=a, target=b) for a, b in pairwise(agents))
         turn = TurnTrace(user="", start_agent=agents[0], end_agent=agents[-1], steps=hops)
         if not compiled.match(visits_of_turn(turn)):
             raise SystemExit(f"{pattern} does not match {agents}")

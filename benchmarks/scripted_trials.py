@@ -17,7 +17,8 @@ def measure(options: Options) -> list[Row]:
         file = write_scenarios(Path(folder, "suite.scenario.yaml"), COUNT)
         samples = [work(__file__, file, Path(folder, f"run-{run}")) for run in options.times(5)]
         whole = [
-            child(peers.ours("chatflow-eval"), "run", file, "--out", Path(folder, f"cli-{run}")) for run in options.times(3)
+            child(peers.ours("chatflow-eval"), "run", file, "--out", Path(folder, f"cli-{run}"))
+            for run in options.times(3)
         ]
     return [
         Row(
@@ -37,10 +38,10 @@ def measure(options: Options) -> list[Row]:
 
 def _peers(options: Options) -> list[Row]:
     return [
-        peers.row("pydantic-evals", "no-op task, nothing stored", "trials", options, COUNT),
-        peers.row("deepeval", "no-op metric, cache off", "trials", options, COUNT),
-        peers.row("google-adk", "two agents, one handoff, in memory", "trials", options, COUNT),
-        peers.row("inspect-ai", "one answer and a scorer, no handoff, its log written", "trials", options, COUNT),
+        peers.row("pydantic-evals", "no-op task, no handoff, nothing stored", options, count=COUNT),
+        peers.row("deepeval", "no-op metric, no handoff, its cache off", options, count=COUNT),
+        peers.row("google-adk", "one handoff (2 model calls), scored in memory", options, count=COUNT, of=200),
+        peers.row("inspect-ai", "a handoff and back (3 model calls), logged", options, count=COUNT, of=200),
     ]
 
 

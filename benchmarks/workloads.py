@@ -62,7 +62,7 @@ def write_scenarios(
 
 
 def finish(file: Path, out: Path, *, repeats: int = 1, mode: Mode = "none", concurrency: int = 8) -> Iterator[str]:
-    """Loads the file and runs it into the folder as `chatflow-eval run` does; yields the name of each part when done."""
+    """Loads the file and runs it into the folder as `chatflow-eval run` does; yields each part's name at its end."""
     from chatflow_eval import loader, outcome, trial
     from chatflow_eval.report import RunFolder
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         assert_route,
         assert_within_limits,
     )
-    from chatflow_eval.checks import Expectations, Verdict
+    from chatflow_eval.checks import Span, Verdict
     from chatflow_eval.errors import (
         CassetteDamaged,
         CassetteError,
@@ -29,13 +29,26 @@ if TYPE_CHECKING:
         ScenarioError,
         TargetError,
     )
+    from chatflow_eval.expectations import Expectations
     from chatflow_eval.gate import Decision, Gate
     from chatflow_eval.incidents import Incident
     from chatflow_eval.loader import load
     from chatflow_eval.outcome import Outcome, collect, run
     from chatflow_eval.report import Report
     from chatflow_eval.route import Route
-    from chatflow_eval.scenario import Limits, Scenario, ScriptedAnswer, SettingsSpec, Swarm, Turn
+    from chatflow_eval.scenario import (
+        AgentSpec,
+        HandoffSpec,
+        Limits,
+        Scenario,
+        ScriptedAnswer,
+        ScriptedCall,
+        SettingsSpec,
+        Swarm,
+        ToolReturn,
+        ToolSpec,
+        Turn,
+    )
     from chatflow_eval.trace import Hop, Topology, Trace, TurnTrace
     from chatflow_eval.trial import Trial, plan
 
@@ -47,7 +60,7 @@ _HOMES = {
         "assert_route",
         "assert_within_limits",
     ),
-    "checks": ("Expectations", "Verdict"),
+    "checks": ("Span", "Verdict"),
     "errors": (
         "CassetteDamaged",
         "CassetteError",
@@ -58,19 +71,33 @@ _HOMES = {
         "ScenarioError",
         "TargetError",
     ),
+    "expectations": ("Expectations",),
     "gate": ("Decision", "Gate"),
     "incidents": ("Incident",),
     "loader": ("load",),
     "outcome": ("Outcome", "collect", "run"),
     "report": ("Report",),
     "route": ("Route",),
-    "scenario": ("Limits", "Scenario", "ScriptedAnswer", "SettingsSpec", "Swarm", "Turn"),
+    "scenario": (
+        "AgentSpec",
+        "HandoffSpec",
+        "Limits",
+        "Scenario",
+        "ScriptedAnswer",
+        "ScriptedCall",
+        "SettingsSpec",
+        "Swarm",
+        "ToolReturn",
+        "ToolSpec",
+        "Turn",
+    ),
     "trace": ("Hop", "Topology", "Trace", "TurnTrace"),
     "trial": ("Trial", "plan"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AgentSpec",
     "CassetteDamaged",
     "CassetteError",
     "CassetteMismatch",
@@ -79,6 +106,7 @@ __all__ = [
     "Decision",
     "Expectations",
     "Gate",
+    "HandoffSpec",
     "Hop",
     "Incident",
     "Limits",
@@ -89,9 +117,13 @@ __all__ = [
     "Scenario",
     "ScenarioError",
     "ScriptedAnswer",
+    "ScriptedCall",
     "SettingsSpec",
+    "Span",
     "Swarm",
     "TargetError",
+    "ToolReturn",
+    "ToolSpec",
     "Topology",
     "Trace",
     "Trial",

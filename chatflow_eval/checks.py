@@ -10,8 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from chatflow_eval.errors import ScenarioError
 from chatflow_eval.expectations import Call, Calls, Expectations, HandoffCount, IncidentPolicy, Place, Wording
-from chatflow_eval.fields import Value, json_text, same, shown
-from chatflow_eval.fields import subset as subset
+from chatflow_eval.fields import Value, json_text, same, shown, subset
 from chatflow_eval.incidents import KINDS, Incident
 from chatflow_eval.route import Aligned, Route, Visit, visits_of_trace, visits_of_turn
 from chatflow_eval.trace import Hop, ToolStep, Trace, TurnTrace

@@ -74,7 +74,7 @@ def _floor(name: str, floor: float, rate: Rate) -> RuleResult:
     threshold = f">= {floor:g}"
     if rate.value is None:
         return RuleResult(name, threshold, "n/a", False, f"{name}: nothing judged, so it cannot be {threshold}")
-    actual = f"{rate.value:.4g} ({rate.numerator:g}/{rate.denominator})"
+    actual = f"{rate.value:.4g} ({rate.numerator:.0f}/{rate.denominator})"
     passed = rate.value >= floor
     return RuleResult(name, threshold, actual, passed, f"{name}: {actual} is {'' if passed else 'not '}{threshold}")
 

@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
@@ -25,7 +26,6 @@ from chatflow_eval.scenario import (
     Defaults,
     Factory,
     Scenario,
-    SettingsSpec,
     Suite,
     Swarm,
     Turn,
@@ -120,53 +120,79 @@ def _scenarios(file: Path, project: Project) -> tuple[list[Scenario], list[Scena
         ScenarioError: nothing in it can be read.
     """
     document = read(file)
-    top = document.root
-    if not isinstance(top, Map):
-        raise ScenarioError(f"expected `scenarios:`, found {shown(top)}", path=file, line=1, column=1)
-    context = {"base": file.absolute().parent}
-    origin = _origin(file, project.root)
-    errors = list(document.problems)
+    if not isinstance(document.root, Map):
+        raise ScenarioError(f"expected `scenarios:`, found {shown(document.root)}", path=file, line=1, column=1)
+    head = _head(document, project.suite)
+    errors = [*document.problems, *head.errors]
     scenarios: list[Scenario] = []
-    first_lines: dict[str, int] = {}
-
-    head = Map((key, value) for key, value in top.items() if key != "scenarios")
-    head.place, head.keys_at, head.values_at = top.place, top.keys_at, top.values_at
-    unread = INTERNAL
-    try:
-        given = _combined(_given(project.suite), _given(Defaults.model_validate(head, context=context)))
-    except ValidationError as error:
-        errors += _told(error, document, head, Defaults)
-        given = {"target": Factory(reference="unread.py:build")}  # so that scenarios are not blamed for the head
-        unread |= {"start", "dialect"}
-
-    items = top.get("scenarios")
-    if not isinstance(items, Seq) or not items:
-        place = top.values_at.get("scenarios", top.place)
-        found = f", found {shown(items or None)}" if "scenarios" in top else ""
-        errors.append(_error(document, place, f"expected `scenarios` with a list of scenarios{found}"))
-        items = ()
-    for item, place in zip(items, items.items_at if items else (), strict=True):
+    ids: dict[str, Place] = {}
+    context = _context(file)
+    own = {"incidents": project.suite.incidents, "file": _origin(file, project.root)}
+    for item, place in _items(document, errors):
         if len(errors) >= MAX_PROBLEMS:
             break
         if not isinstance(item, Map):
             errors.append(_error(document, place, f"expected a scenario with `id` and `turns`, found {shown(item)}"))
             continue
+        errors += _repeated(document, item, place, ids)
         errors += (_unknown_key(document, item, key, Scenario) for key in item if key in INTERNAL)
-        fields = {key: value for key, value in item.items() if key not in unread}
-        name = item.get("id")
-        if isinstance(name, str):
-            first = first_lines.setdefault(str(name), place.line)
-            if first != place.line:
-                problem = f"`id` {shown(name)} is given twice, here and on line {first}"
-                errors.append(_error(document, item.values_at["id"], problem))
-        own = {"incidents": project.suite.incidents, "file": origin, "line": place.line}
+        fields = {key: value for key, value in item.items() if key not in head.unread}
         try:
-            scenario = Scenario.model_validate(_combined(given, fields) | own, context=context)
+            said = _combined(head.given, fields) | own | {"line": place.line}
+            scenario = Scenario.model_validate(said, context=context)
         except ValidationError as error:
-            errors += _told(error, document, item, Scenario)
+            errors += islice(_told(error, document, item, Scenario), MAX_PROBLEMS)
         else:
             scenarios += scenario.variants()
     return scenarios, sorted(errors, key=lambda error: (error.line or 0, error.column or 0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What the head of a file and its suite say for every scenario."""
+
+    given: dict[str, Any]
+    errors: tuple[ScenarioError, ...] = ()
+    unread: frozenset[str] = INTERNAL
+    """Keys of scenarios that are not read."""
+
+
+def _head(document: Document, suite: Suite) -> _Head:
+    top = document.root
+    head = Map((key, value) for key, value in top.items() if key != "scenarios")
+    head.place, head.keys_at, head.values_at = top.place, top.keys_at, top.values_at
+    try:
+        defaults = Defaults.model_validate(head, context=_context(document.path))
+    except ValidationError as error:  # scenarios are then read as if a factory were named, and not blamed for the head
+        somebody = {"target": Factory(reference="unread.py:build")}
+        return _Head(somebody, tuple(_told(error, document, head, Defaults)), INTERNAL | {"start", "dialect"})
+    return _Head(_combined(_given(suite), _given(defaults)))
+
+
+def _context(file: Path) -> dict[str, Any]:
+    """What the models need to know of the file that they are read from."""
+    return {"base": file.absolute().parent}
+
+
+def _items(document: Document, errors: list[ScenarioError]) -> Iterator[tuple[Any, Place]]:
+    """What stands under `scenarios`, and where."""
+    top: Map = document.root
+    items = top.get("scenarios")
+    if isinstance(items, Seq) and items:
+        yield from zip(items, items.items_at, strict=True)
+    else:
+        found = f", found {shown(items or None)}" if "scenarios" in top else ""
+        place = top.values_at.get("scenarios", top.place)
+        errors.append(_error(document, place, f"expected `scenarios` with a list of scenarios{found}"))
+
+
+def _repeated(document: Document, item: Map, place: Place, ids: dict[str, Place]) -> Iterator[ScenarioError]:
+    """The scenario's id, where an earlier one has it."""
+    name = item.get("id")
+    if isinstance(name, str):
+        first = ids.setdefault(str(name), place)
+        if first != place:
+            yield _error(document, place, f"`id` {shown(name)} is given twice, here and on line {first.line}")
 
 
 def _origin(file: Path, root: Path) -> str:
@@ -307,13 +333,13 @@ _HOMES: tuple[tuple[type[Value], str], ...] = (
     (Scenario, "in an item of `scenarios`"),
 )
 _SYNONYMS = {"path": "route", "forbid": "avoids", "tools": "calls", "message": "user", "input": "user", "name": "id"}
-_SECRET = re.compile("key|token|secret|passw|auth|credential", re.IGNORECASE)
+_SECRET = re.compile(r"(^|_)(key|token|secret|password|authorization|credentials?)$", re.IGNORECASE)
 
 
 def _instead(key: str, model: type[Value] | None) -> str:
     """Where the key belongs, or the nearest key that belongs here."""
     known = _keys(model) if model is not None else ()
-    if model is SettingsSpec and key not in known and _SECRET.search(key):
+    if _SECRET.search(key):
         return "; keys come from the environment, never from a file"
     if key in _SYNONYMS and _SYNONYMS[key] in known:
         return f"; did you mean {shown(_SYNONYMS[key])}?"

@@ -427,8 +427,6 @@ def _aligned_places(alignment: Sequence[Aligned]) -> Iterator[_Place]:
     decided = False
     last_actual = max((index for index, item in enumerate(alignment) if item.actual is not None), default=-1)
     for index, item in enumerate(alignment):
-        if item.ok and item.actual is None:
-            continue  # an optional stop that was left out
         expected = item.actual if item.ok else item.expected
         wanted = expected is not None and expected_before is not None
         made = item.actual is not None and actual_before is not None

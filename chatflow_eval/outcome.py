@@ -135,11 +135,11 @@ async def attempt(trial: Trial) -> Outcome:
             trace = await _converse(conversation, scenario)
         if isinstance(tape, RecordingTape) and tape.exchanges and not any(turn.failure for turn in trace.turns):
             tape.save()
+        replayed = isinstance(tape, ReplayTape) and tape.has_played
+        return judged(replace(blank, replayed=replayed, seconds=time.perf_counter() - began), scenario, trace)
     except ChatflowEvalError as error:
         failure = Failure(kind="harness", exception=type(error).__name__, message=str(error))
         return replace(blank, status="errored", why=str(error), failure=failure, seconds=time.perf_counter() - began)
-    replayed = isinstance(tape, ReplayTape) and tape.has_played
-    return judged(replace(blank, replayed=replayed, seconds=time.perf_counter() - began), scenario, trace)
 
 
 def judged(blank: Outcome, scenario: Scenario, trace: Trace) -> Outcome:

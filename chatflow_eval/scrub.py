@@ -12,20 +12,23 @@ from chatflow_runtime.types import Json
 
 REDACTED = "[redacted]"
 
-KEY_SHAPES: re.Pattern[str] = re.compile(
-    "|".join(
-        (
-            r"\bsk-[A-Za-z0-9_-]{8,}",  # OpenAI, Anthropic (sk-ant-), OpenRouter (sk-or-), DeepSeek
-            r"\bAIza[0-9A-Za-z_-]{20,}",  # Google
-            r"\b(?:gsk|hf|r8)_[A-Za-z0-9]{16,}",  # Groq, Hugging Face, Replicate
-            r"\bxai-[A-Za-z0-9]{16,}",
-            r"\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}",
-            r"\bglpat-[A-Za-z0-9_-]{16,}",
-            r"\bAKIA[0-9A-Z]{16}\b",
-            r"\bxox[abprs]-[A-Za-z0-9-]{10,}",  # Slack
-            r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",  # a JSON web token
-            r"(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{8,}",
-        )
+KEY_SHAPES: tuple[re.Pattern[str], ...] = tuple(
+    re.compile(shape)
+    for shape in (
+        # The literal comes before the look-behind, so that a search leaps from one literal to the next.
+        r"sk-(?<=\bsk-)[A-Za-z0-9_-]{8,}",  # OpenAI, Anthropic (sk-ant-), OpenRouter (sk-or-), DeepSeek
+        r"AIza(?<=\bAIza)[0-9A-Za-z_-]{20,}",  # Google
+        r"gsk_(?<=\bgsk_)[A-Za-z0-9]{16,}",  # Groq
+        r"hf_(?<=\bhf_)[A-Za-z0-9]{16,}",  # Hugging Face
+        r"r8_(?<=\br8_)[A-Za-z0-9]{16,}",  # Replicate
+        r"xai-(?<=\bxai-)[A-Za-z0-9]{16,}",
+        r"gh[pousr]_(?<=\bgh._)[A-Za-z0-9]{20,}",
+        r"github_pat_[A-Za-z0-9_]{20,}",
+        r"glpat-[A-Za-z0-9_-]{16,}",
+        r"AKIA(?<=\bAKIA)[0-9A-Z]{16}\b",
+        r"xox[abprs]-[A-Za-z0-9-]{10,}",  # Slack
+        r"eyJ(?<=\beyJ)[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",  # a JSON web token
+        r"[Bb]earer [A-Za-z0-9._~+/=-]{8,}",
     )
 )
 
@@ -42,7 +45,9 @@ def scrub_text(text: str) -> str:
     for _, value in _environment_secrets():
         if value in text:
             text = text.replace(value, REDACTED)
-    return KEY_SHAPES.sub(REDACTED, text)
+    for shape in KEY_SHAPES:
+        text = shape.sub(REDACTED, text)
+    return text
 
 
 def scrub_json(value: Json) -> Json:
@@ -75,7 +80,7 @@ def surviving_secret(text: str) -> str | None:
     for name, value in _environment_secrets():
         if value in text:
             return f"the value of the environment variable {name}"
-    found = KEY_SHAPES.search(text)
+    found = next((match for shape in KEY_SHAPES if (match := shape.search(text))), None)
     return f"a text shaped like an API key, starting {found.group()[:4]!r}" if found else None
 
 

@@ -16,6 +16,10 @@ Mode: TypeAlias = Literal["none", "all", "live"]
 """vcrpy's record modes `none` (replay) and `all` (record anew), and `live`: no cassette at all."""
 
 
+DECLARED = "declared"
+"""The model choice that leaves every agent on the model it declares."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One planned run: a scenario, who answers for its agents, which repeat, and how it is recorded."""
@@ -54,13 +58,13 @@ def plan(
     return tuple(
         Trial(
             scenario=scenario,
-            model=model,
+            model=None if model == DECLARED else model,
             repeat=repeat,
             mode=mode,
             cassette=path_for(root, scenario.file, scenario.id, _file_name(model), repeat),
         )
         for scenario in scenarios
-        for model in (models or scenario.models or (None,))
+        for model in (models or scenario.models or (DECLARED,))
         for repeat in range(1, (repeats or scenario.repeats or 1) + 1)
     )
 
@@ -68,7 +72,7 @@ def plan(
 def label(model: ModelChoice | None) -> str:
     """A model choice in words, as reports show it."""
     if model is None:
-        return "declared"
+        return DECLARED
     return model if isinstance(model, str) else ", ".join(f"{agent}={name}" for agent, name in model.items())
 
 

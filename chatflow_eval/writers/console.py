@@ -6,8 +6,10 @@ import heapq
 import os
 import textwrap
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TextIO
 
 from tabulate import tabulate
@@ -164,7 +166,9 @@ def _gate(decision: Decision | None, paint: _Paint) -> Iterator[str]:
     yield paint("Gate", "heading") + "  " + paint(state, _status(decision.passed))
     for rule in decision.rules:
         status = _status(rule.passed)
-        yield f"  {paint(words.SYMBOLS[status], status)} {_fit(words.one_line(rule.why), WIDTH - 4)}"
+        first, *more = _lines(rule.why, indent=4)
+        yield f"  {paint(words.SYMBOLS[status], status)} {first.strip()}"
+        yield from more
 
 
 def _status(passed: bool) -> Status:
@@ -194,16 +198,10 @@ def _lines(text: str, indent: int = 0) -> Iterator[str]:
 
 def _fit(text: str, width: int) -> str:
     """The text, cut to so many columns of a terminal."""
-    if len(text) <= width and text.isascii():
+    ends = list(accumulate(map(_columns, text)))
+    if not ends or ends[-1] <= width:
         return text
-    used = 0
-    kept: list[str] = []
-    for character in text:
-        used += _columns(character)
-        if used > width:
-            return "".join(kept)[:-1] + "…"
-        kept.append(character)
-    return text
+    return text[: bisect_right(ends, width - 1)] + "…"
 
 
 def _columns(character: str) -> int:

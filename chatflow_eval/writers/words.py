@@ -9,6 +9,7 @@ from chatflow_eval.checks import Verdict
 from chatflow_eval.incidents import KINDS, Incident, IncidentKind
 from chatflow_eval.metrics import Amount, Latency, Metrics, Numbers, Rate
 from chatflow_eval.outcome import Outcome, Status
+from chatflow_eval.trace import Failure
 
 SYMBOLS: dict[Status, str] = {"passed": "✓", "failed": "✗", "errored": "!", "skipped": "○"}
 
@@ -56,13 +57,15 @@ def interval(rate: Rate) -> str:
 
 def tokens(numbers: Numbers) -> str:
     """Tokens in and out, with how many calls did not report any."""
+    if numbers.input_tokens.value is None and numbers.output_tokens.value is None:
+        return "tokens unknown"
     return f"{amount(numbers.input_tokens)} tokens in, {amount(numbers.output_tokens)} out"
 
 
 def amount(total: Amount) -> str:
     """A sum; `unknown` when nothing is known, `at least` when something is not."""
     if total.value is None:
-        return "unknown" if total.unknown else "no"
+        return "unknown"
     return f"at least {total.value:,}" if total.unknown else f"{total.value:,}"
 
 
@@ -75,7 +78,9 @@ def latency(times: Latency) -> str:
 
 def seconds(value: float) -> str:
     """Seconds with a unit that suits them."""
-    return f"{value:.2f} s" if value >= 0.1 else f"{1000 * value:.2g} ms"
+    if value < 0.001:
+        return "less than 1 ms"
+    return f"{value:.2f} s" if value >= 0.1 else f"{1000 * value:.0f} ms"
 
 
 def incident_name(kind: IncidentKind) -> str:
@@ -119,11 +124,8 @@ def replayed_note(total: Numbers) -> str:
     return f"Answers of {which} were replayed: their tokens and latencies are recorded values."
 
 
-def failure(outcome: Outcome) -> str:
-    """What stopped an errored trial."""
-    if outcome.failure is None:
-        return one_line(outcome.why)
-    found = outcome.failure
+def failure(found: Failure, turn: int | None) -> str:
+    """What stopped an errored trial, and where."""
     code = f", HTTP {found.status_code}" if found.status_code is not None else ""
-    place = f" in turn {outcome.failed_turn}" if outcome.failed_turn else ""
+    place = f" in turn {turn}" if turn else ""
     return one_line(f"{found.exception} ({found.kind}{code}){place}: {found.message}")

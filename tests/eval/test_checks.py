@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatflow_eval.checks import CHECKS, Span, Verdict, judge
@@ -401,6 +401,7 @@ class TestUnjudged:
         [incidents] = judge(trace(), (), turns=[], overall=None)
         assert (incidents.status, incidents.why) == ("skipped", "the conversation has no turns")
 
+    @settings(deadline=None)
     @given(st.lists(st.sampled_from(AGENTS), min_size=1, max_size=4), st.integers(0, 3))
     def test_everything_that_did_not_pass_has_a_reason(self, agents: list[str], reached: int) -> None:
         expected = Expectations(

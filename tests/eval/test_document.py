@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chatflow_eval import document
@@ -269,6 +269,7 @@ def walk(found: Document, value: Any) -> None:
 SIGNS = st.text(st.sampled_from(list("ab: -[]{},#&*!|>'\"%@`?~<\\\n\t \u2028é")), max_size=60)
 
 
+@settings(deadline=None)
 @given(SIGNS | st.text(max_size=60))
 @example("a: &a [*a]")
 @example("? |\n ? x\n: : -")
@@ -282,6 +283,7 @@ def test_any_text_is_data_or_a_placed_error(text: str) -> None:
         assert found.line is not None or isinstance(found, ScenarioErrors)
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.text(max_size=8),

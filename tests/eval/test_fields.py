@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -83,10 +83,12 @@ class TestData:
         assert data(Plain("9" * 400)) == int("9" * 400)
         assert data(Plain("9" * 5000)) == "9" * 5000
 
+    @settings(deadline=None)
     @given(st.text())
     def test_quoted_scalars_stay_text(self, text: str) -> None:
         assert data(text) == text
 
+    @settings(deadline=None)
     @given(JSON)
     def test_python_values_pass_as_they_are(self, value: Any) -> None:
         assert data(value) == value
@@ -205,6 +207,7 @@ class TestComparing:
     def test_same(self, actual: Any, expected: Any, equal: bool) -> None:
         assert same(actual, expected) is equal
 
+    @settings(deadline=None)
     @given(JSON)
     def test_everything_is_the_same_as_itself(self, value: Any) -> None:
         assert same(value, json.loads(json.dumps(value)))

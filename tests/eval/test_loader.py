@@ -490,6 +490,10 @@ class TestMessages:
                 "settings: {api_key: sk-x}",
                 "2:12: unknown key `api_key`; keys come from the environment, never from a file",
             ),
+            (
+                "OPENAI_API_KEY: sk-x",
+                "2:1: unknown key `OPENAI_API_KEY`; keys come from the environment, never from a file",
+            ),
             ("settings: {api_base: 'https://u:p@h'}", "2:22: expected an address without user, password or query"),
             ("settings: {parallel_tool_calls: x}", "2:33: `parallel_tool_calls`: expected true or false, found `x`"),
             ("models: [[a]]", "2:10: expected a model's name, or a mapping of agents to models, found a list"),
@@ -613,7 +617,11 @@ class TestMessages:
         """B121."""
         one = "  - id: {}\n    turns: [{{user: hi, expect: none}}]\n"
         content = "target: a.py:b\nscenarios:\n" + "".join(one.format(name) for name in ("a", "b", "'a'"))
-        assert suite.problem(content) == "7:9: `id` `a` is given twice, here and on line 3"
+        assert suite.problem(content) == "7:5: `id` `a` is given twice, here and on line 3"
+        line = "target: a.py:b\nscenarios: [{id: a, turns: [{user: hi, expect: none}]}, {id: a}]"
+        assert suite.problems(line)[0] == "2:57: `id` `a` is given twice, here and on line 2"
+        alias = "target: a.py:b\nscenarios:\n  - &a {id: a, turns: [{user: hi, expect: none}]}\n  - *a"
+        assert suite.problem(alias) == "4:5: `id` `a` is given twice, here and on line 3"
 
     def test_text_cut_short_by_a_comment(self, suite: Suite) -> None:
         """E02."""
@@ -732,6 +740,7 @@ def _inside(value: Any) -> list[Any]:
     return [value, *_inside(dict(value))] if hasattr(value, "model_fields_set") else [value]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=200))
 @example(b"\xff\xfe")
 @example(b"\xef\xbb\xbf\xef\xbb\xbf")
@@ -774,7 +783,7 @@ def _written(value: Any, *, plain: bool) -> str:
     )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     top=st.dictionaries(WORDS, ANYTHING, max_size=3),
     scenario=st.dictionaries(WORDS, ANYTHING, max_size=3),
@@ -795,6 +804,7 @@ def test_any_yaml(
     judged(_written(content, plain=plain).encode("utf-8", "replace"))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from([FACTORY, INLINE, textwrap.dedent(TestDefaults.FILE)]),
     st.lists(st.tuples(st.integers(0), st.integers(0, 12), st.text(max_size=6) | SCALARS), min_size=1, max_size=4),
@@ -808,6 +818,7 @@ def test_real_files_with_something_changed(
     judged(content.encode("utf-8", "replace"))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([FACTORY, INLINE]), st.randoms(use_true_random=False))
 def test_real_files_with_their_lines_in_another_order(
     judged: Callable[[bytes], None], content: str, random: Any

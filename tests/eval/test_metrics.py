@@ -84,9 +84,11 @@ def one(expected: str, *agents: str, scenario: str = "s", repeat: int = 1) -> Ou
     return outcome(scenario, None, [judged(1, expected, turn)], [turn], repeat=repeat)
 
 
-def errored(scenario: str = "s", *, turn: int | None = 1, turns: int = 1, expected: str = "A -> B") -> Outcome:
+def errored(
+    scenario: str = "s", *, turn: int | None = 1, turns: int = 1, expected: str = "A -> B", check: str = "route"
+) -> Outcome:
     """A trial that stops with an error in a turn; `None`: before its first."""
-    verdicts = [lost(number, expected) for number in range(turn or 1, turns + 1)]
+    verdicts = [lost(number, expected, check) for number in range(turn or 1, turns + 1)]
     reached = [walked("A")] * (turn or 0)
     return outcome(scenario, "errored", verdicts, reached, failed_turn=turn, users=turns)
 
@@ -276,14 +278,25 @@ def test_a_wrong_start_makes_the_expected_handoff_one_that_did_not_happen() -> N
     assert shown(metrics.total.hop_precision) == (0, 0, None)
 
 
-@pytest.mark.parametrize(("expected", "wanted"), [("A -> B", {("B", "(error)"): 1}), ("A", {(None, "(error)"): 1})])
-def test_a_turn_that_errored_stands_in_the_error_column(
-    expected: str, wanted: dict[tuple[str | None, str | None], int]
-) -> None:
+@pytest.mark.parametrize(
+    ("check", "expected", "wanted"),
+    [
+        ("route", "A -> B -> C", ["B", "C"]),
+        ("route", "A -> B | C", ["B | C"]),
+        ("route", "A", [None]),
+        ("stay", "stays", [None]),
+        ("ends_at", "B | C", ["B | C"]),
+    ],
+)
+def test_a_turn_that_errored_stands_in_the_error_column(check: str, expected: str, wanted: list[str | None]) -> None:
     """B115: rows for the agents that were to come; turns never reached have none."""
-    metrics = measure([errored(turns=3, expected=expected)])
-    assert cells(metrics) == wanted
+    metrics = measure([errored(turns=3, expected=expected, check=check)])
+    assert cells(metrics) == {(agent, "(error)"): 1 for agent in wanted}
     assert metrics.total.hop_recall.denominator == 0
+
+
+def test_an_error_before_the_first_turn_leaves_the_expected_route_as_the_row() -> None:
+    assert cells(measure([errored(turn=None)])) == {("A -> B", "(error)"): 1}
 
 
 def test_where_only_the_end_is_expected_the_end_is_the_decision() -> None:

@@ -170,7 +170,7 @@ data = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.text(max_size=20), data, data)
 def test_any_text_and_any_data_come_back(text: str, arguments: object, result: object) -> None:
     step = ToolStep(agent=text, tool="t", arguments=arguments, result=result)
@@ -388,9 +388,11 @@ def test_outcomes_that_went_missing_are_missed(tmp_path: Path, lines: list[bytes
     assert damaged(tmp_path, lines[:-1]) == ": 3 trials, where report.json counts 4"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data())
-def test_a_flipped_byte_loses_no_outcome_unnoticed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_a_flipped_byte_loses_no_outcome_unnoticed(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     folder = tmp_path_factory.mktemp("run")
     written(folder, numbered(2))
     raw = bytearray((folder / TRIALS).read_bytes())
@@ -416,6 +418,20 @@ def test_a_summary_that_cannot_be_read_is_named(tmp_path: Path, text: str, messa
     with pytest.raises(ReportError, match=message) as caught:
         Report.read(tmp_path)
     assert str(tmp_path / SUMMARY) in str(caught.value)
+
+
+def test_a_summary_that_is_no_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / SUMMARY).mkdir()
+    with pytest.raises(ReportError, match=r"report\.json: cannot be read: Is a directory"):
+        Report.read(tmp_path)
+
+
+def test_a_damaged_run_is_not_resumed_and_stays_as_it_is(tmp_path: Path, lines: list[bytes]) -> None:
+    lines[1] = b"{}\n"
+    (tmp_path / TRIALS).write_bytes(b"".join(lines))
+    with pytest.raises(ReportError, match=":2: not an outcome: file: Field required"):
+        RunFolder.resume(tmp_path)
+    assert (tmp_path / TRIALS).read_bytes() == b"".join(lines)
 
 
 def test_a_folder_without_a_run_says_so(tmp_path: Path) -> None:

@@ -188,18 +188,25 @@ def test_a_task_started_in_a_turn_may_take_one_later() -> None:
     store, log = SessionStore(), list[str]()
 
     async def main() -> None:
-        release = asyncio.Event()
+        waits, release = asyncio.Event(), asyncio.Event()
 
         async def later() -> None:
             await release.wait()
             await take(store, "s", "later", log)
 
-        async with store.turn("s"):
-            task = asyncio.create_task(later())
+        async def first() -> asyncio.Task[None]:
+            async with store.turn("s"):
+                await waits.wait()
+                return asyncio.create_task(later())
+
+        starting = asyncio.create_task(first())
+        await asyncio.sleep(0)
         other = asyncio.create_task(take(store, "s", "other", log))
         await asyncio.sleep(0)
+        waits.set()
+        started = await starting
         release.set()
-        await asyncio.gather(task, other)
+        await asyncio.gather(started, other)
 
     asyncio.run(main())
     assert log == ["other in", "other out", "later in", "later out"]

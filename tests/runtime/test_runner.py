@@ -346,6 +346,15 @@ def test_a_transfer_to_a_peer_that_is_not_registered_raises_and_rolls_back() -> 
     assert runner.get_session("s") is None
 
 
+def test_a_transfer_never_reaches_another_agent_of_the_same_name() -> None:
+    """CF-8: B is registered, but it is not the B that C would hand off to."""
+    start = swarm()
+    runner = Runner(start, engine=ScriptedEngine([Transfer("C"), Transfer("B")]))
+    start.handoffs[1].add_handoff(Agent("B", "Another one."))
+    with pytest.raises(AgentHandoffError, match="'C' hands off to 'B'"):
+        runner.run("s", "hi")
+
+
 def test_registering_a_known_agent_again_finds_its_new_peers() -> None:
     """CF-13."""
     start = swarm()

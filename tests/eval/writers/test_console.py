@@ -82,6 +82,20 @@ def test_a_single_real_model_needs_neither() -> None:
     assert "replayed" not in text
 
 
+def test_many_models_are_counted_where_they_are_not_shown() -> None:
+    models = [replace(FAILED, model=f"model-{number}") for number in range(9)]
+    text = console.render(Report.of(models))
+    assert "model-5" in text
+    assert "model-6" not in text.partition("By model")[2]
+    assert "… and 3 more" in text
+
+
+def test_a_right_start_is_told_apart_where_it_makes_a_difference() -> None:
+    later = replace(FAILED.verdicts[0], turn=2, after_failure=True)
+    text = console.render(Report.of([replace(FAILED, verdicts=(*FAILED.verdicts, later))]))
+    assert re.search(r"given a right start +0\.0 % +0/1 turns", text)
+
+
 def test_the_gate_shows_each_rule_with_its_number(sample: Report) -> None:
     decision = Gate(min_accuracy=0.9, max_errors=2).decide(sample)
     shown = "Gate  closed\n  ✗ routing accuracy: 0.5833 (7/12) is not >= 0.9\n  ✓ errored trials: 1 is <= 2\n"
@@ -114,7 +128,7 @@ def test_it_is_short_and_fits_80_columns(sample: Report) -> None:
     assert len(console.render(passed, Gate().decide(passed)).splitlines()) <= 10
 
 
-@pytest.mark.parametrize("name", ["規劃" * 60, "🚀" * 90, "é" * 200, "long " * 50])
+@pytest.mark.parametrize("name", ["規劃" * 60, "🚀" * 90, "e\u0301" * 200, "long " * 50])
 def test_wide_and_long_names_are_cut_to_the_columns_they_take(name: str) -> None:
     verdict = replace(FAILED.verdicts[0], expected=name, actual=name, why=name)
     text = console.render(Report.of([replace(FAILED, scenario=name, verdicts=(verdict,))]))
@@ -161,6 +175,8 @@ def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch, sample: Report) -
 def test_what_agents_say_cannot_steer_the_terminal() -> None:
     hostile = "\x1b[2J\x07\r\x9b31m\u202eevil"
     verdict = replace(FAILED.verdicts[0], actual=hostile, why=hostile)
-    text = console.render(Report.of([replace(FAILED, scenario=hostile, model=hostile, why=hostile, verdicts=(verdict,))]))
+    text = console.render(
+        Report.of([replace(FAILED, scenario=hostile, model=hostile, why=hostile, verdicts=(verdict,))])
+    )
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
     assert r"\u001b[2J" in text
