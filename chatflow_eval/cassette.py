@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from chatflow_runtime.types import Json
-
 from chatflow_eval.errors import CassetteDamaged, CassetteError, CassetteMismatch, CassetteMissing
 from chatflow_eval.scrub import scrub_json, scrub_text, scrub_uri, surviving_secret
+from chatflow_runtime.types import Json
 
 FORMAT = 1
 """Version of what we add under `metadata`; a reader refuses newer ones."""
@@ -88,12 +87,7 @@ class Player:
     played: set[int] = field(default_factory=set)
     _http: dict[str, list[int]] = field(default_factory=dict)
     _chat: dict[str, list[int]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for index, exchange in enumerate(self.cassette.exchanges):
-            self._http.setdefault(_http_key(exchange.method, exchange.uri, exchange.body), []).append(index)
-            if exchange.is_chat:
-                self._chat.setdefault(_body_key(_without_model(exchange.body)), []).append(index)
+    """Where each request stands in the cassette; filled when first asked for, as nearly no trial asks both ways."""
 
     @property
     def only_chat(self) -> bool:
@@ -111,6 +105,9 @@ class Player:
         Raises:
             CassetteMismatch: nothing (more) was recorded for it.
         """
+        if not self._http:
+            for index, exchange in enumerate(self.cassette.exchanges):
+                self._http.setdefault(_http_key(exchange.method, exchange.uri, exchange.body), []).append(index)
         return self._next(self._http.get(_http_key(asked.method, asked.uri, asked.body), []), asked)
 
     def play_chat(self, asked: Asked) -> Exchange:
@@ -119,6 +116,10 @@ class Player:
         Raises:
             CassetteMismatch: nothing (more) was recorded for it.
         """
+        if not self._chat:
+            for index, exchange in enumerate(self.cassette.exchanges):
+                if exchange.is_chat:
+                    self._chat.setdefault(_body_key(_without_model(exchange.body)), []).append(index)
         indices = self._chat.get(_body_key(_without_model(asked.body)), [])
         return self._next([i for i in indices if _same_model(asked.body, self.cassette.exchanges[i].body)], asked)
 

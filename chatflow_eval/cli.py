@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -64,7 +65,8 @@ _selection = _all(
         "models",
         multiple=True,
         metavar="MODEL",
-        help="Who answers for every agent: a litellm model's name, or `keyword`, the built-in baseline router (no language model). Repeatable.",
+        help="Who answers for every agent: a litellm model's name, or `keyword`, the built-in baseline router "
+        "(no language model). Repeatable.",
     ),
     click.option("--repeats", type=click.IntRange(min=1), help="Trials per scenario and model."),
     click.option("--tag", "tags", multiple=True, help="Only scenarios with this tag. Repeatable."),
@@ -355,4 +357,6 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A console that cannot show a character shows an escape instead of ending the program.
             stream.reconfigure(errors="backslashreplace")
+    # What Ctrl-C leaves of a call that litellm had prepared.
+    warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
     cli()

@@ -56,7 +56,7 @@ class CassetteMismatch(CassetteError):
 
     def __init__(self, message: str, *, edit: str | None = None) -> None:
         self.edit = edit
-        """What was edited since the recording: the agent, the field, both values; alike for all trials it made stale."""
+        """What was edited since the recording: agent, field, both values; alike for all trials that it made stale."""
         super().__init__(message)
 
 

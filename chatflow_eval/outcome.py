@@ -16,7 +16,7 @@ from chatflow_eval.errors import ChatflowEvalError
 from chatflow_eval.incidents import Incident
 from chatflow_eval.recorder import RecordingTape, ReplayTape, Tape, interception
 from chatflow_eval.scenario import Scenario
-from chatflow_eval.targets import Conversation, Opening, target_of
+from chatflow_eval.targets import Conversation, Opening, close_connections, target_of
 from chatflow_eval.trace import Failure, Trace
 from chatflow_eval.trial import Trial
 
@@ -92,6 +92,7 @@ async def run(trials: Sequence[Trial], *, concurrency: int = 8) -> AsyncGenerato
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
+            await close_connections()
 
 
 def collect(trials: Sequence[Trial], *, concurrency: int = 8) -> list[Outcome]:
@@ -197,7 +198,7 @@ def _verdicts(scenario: Scenario, trace: Trace, found: tuple[Incident, ...]) -> 
 
 
 def _tape(trial: Trial) -> Tape | None:
-    if trial.mode == "live":
+    if trial.mode == "live" or all(turn.script is not None for turn in trial.scenario.turns):
         return None
     if trial.mode == "all":
         return RecordingTape(trial.cassette)

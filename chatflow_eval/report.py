@@ -16,7 +16,6 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Self, TypeAlias, overload
 
-from chatflow_runtime.types import Json
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
@@ -25,6 +24,7 @@ from chatflow_eval.errors import ReportError
 from chatflow_eval.metrics import DEFINITIONS, Metrics, Tally
 from chatflow_eval.outcome import Outcome
 from chatflow_eval.scrub import scrub_json, scrub_text
+from chatflow_runtime.types import Json
 
 SCHEMA = 1
 TRIALS, SUMMARY, PAGE = "trials.jsonl", "report.json", "report.html"

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from aiohttp import web
+
 from chatflow_runtime.types import Json
 
 

@@ -11,10 +11,10 @@ import tomllib
 from pathlib import Path
 from types import ModuleType
 
-import chatflow_runtime
 import pytest
 
 import chatflow_eval
+import chatflow_runtime
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = (chatflow_eval, chatflow_runtime)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from chatflow_runtime import Agent, AgentHandoffError, Call, Handoff, Runner, ScriptedEngine, Transfer, using
 from chatflow_runtime.engine import Scripted
 from chatflow_runtime.naming import stable_tool_name

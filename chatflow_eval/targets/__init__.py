@@ -70,3 +70,10 @@ def target_of(spec: TargetSpec) -> Target:
     from chatflow_eval.targets.reference import ReferenceTarget
 
     return ReferenceTarget(spec)
+
+
+async def close_connections() -> None:
+    """Closes what model clients keep open, at the end of an event loop's last conversation."""
+    from chatflow_runtime import litellm_engine
+
+    await litellm_engine.close_connections()

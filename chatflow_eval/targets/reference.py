@@ -9,19 +9,8 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
-
-from chatflow_runtime import events, litellm_engine
-from chatflow_runtime.agent import DEFAULT_MODEL, Agent
-from chatflow_runtime.completions import parse_completion
-from chatflow_runtime.engine import Answer, Call, ModelRequest, Say, ScriptedEngine, Settings, Transfer, using
-from chatflow_runtime.exceptions import DefinitionError, EmptyResponseError, ScriptError
-from chatflow_runtime.handoffs import handoff
-from chatflow_runtime.litellm_engine import LiteLLMEngine
-from chatflow_runtime.memory import SessionContext
-from chatflow_runtime.naming import tool_name
-from chatflow_runtime.runner import Runner
-from chatflow_runtime.tools import Tool
 
 from chatflow_eval.cassette import Asked
 from chatflow_eval.errors import CassetteError, CassetteMismatch, TargetError
@@ -42,13 +31,24 @@ from chatflow_eval.trace import (
     TurnTrace,
     WarningStep,
 )
+from chatflow_runtime import events, litellm_engine
+from chatflow_runtime.agent import DEFAULT_MODEL, Agent
+from chatflow_runtime.completions import parse_completion
+from chatflow_runtime.engine import Answer, Call, ModelRequest, Say, ScriptedEngine, Settings, Transfer, using
+from chatflow_runtime.exceptions import DefinitionError, EmptyResponseError, ScriptError
+from chatflow_runtime.handoffs import handoff
+from chatflow_runtime.litellm_engine import LiteLLMEngine
+from chatflow_runtime.memory import SessionContext
+from chatflow_runtime.naming import tool_name
+from chatflow_runtime.runner import Runner
+from chatflow_runtime.tools import Tool
 
 _SESSION = "trial"
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTarget:
-    """Agents of the reference runtime, built anew for every conversation."""
+    """Agents of the reference runtime; a factory is called anew for every conversation."""
 
     spec: TargetSpec
     name: str = "chatflow"
@@ -72,7 +72,7 @@ class ReferenceTarget:
         if isinstance(self.spec, Swarm):
             if self.spec.dialect != "chatflow":
                 raise TargetError(f"dialect {self.spec.dialect!r} cannot be run by this version, expected 'chatflow'")
-            return Runner(starting_agent=inline(self.spec))
+            return Runner(starting_agent=_declared(_Same(self.spec)))
         build = factory.load(self.spec.reference, self.spec.base) if isinstance(self.spec, Factory) else self.spec
         label = self.spec.reference if isinstance(self.spec, Factory) else getattr(build, "__qualname__", repr(build))
         try:
@@ -199,6 +199,25 @@ def inline(swarm: Swarm) -> Agent:
     return agents[swarm.start]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Same:
+    """A swarm that equals itself alone, as comparing two costs more than building agents."""
+
+    swarm: Swarm
+
+    def __hash__(self) -> int:
+        return id(self.swarm)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.swarm is other.swarm
+
+
+@lru_cache(maxsize=64)
+def _declared(spec: _Same) -> Agent:
+    """The swarm's agents, the same ones for every conversation: running agents changes nothing in them."""
+    return inline(spec.swarm)
+
+
 class _Watching:
     """Turns a runner's events into a trace's steps."""
 
@@ -275,7 +294,7 @@ def _prepared(runner: Runner, opening: Opening) -> Runner:
     """The runner with what the scenario says of limits, models and settings; what it leaves open stays."""
     try:
         return runner.replace(
-            **{name: value for name, value in opening.limits.model_dump().items() if value is not None},
+            **{name: value for name, value in opening.limits if value is not None},
             settings=_settings(runner.settings, opening.settings),
             models={**runner.models, **opening.models},
         )
@@ -284,7 +303,7 @@ def _prepared(runner: Runner, opening: Opening) -> Runner:
 
 
 def _settings(declared: Settings, wanted: SettingsSpec) -> Settings:
-    return dataclasses.replace(declared, **{k: v for k, v in wanted.model_dump().items() if v is not None})
+    return dataclasses.replace(declared, **{name: value for name, value in wanted if value is not None})
 
 
 def _needs_http(runner: Runner, opening: Opening) -> bool:

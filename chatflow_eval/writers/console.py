@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 import os
+import shlex
 import textwrap
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TextIO
 
@@ -74,23 +75,51 @@ def _head(report: Report, paint: _Paint) -> Iterator[str]:
 
 
 def _unexpected(report: Report, paint: _Paint) -> Iterator[str]:
-    """The first trials that are not as expected, in order of file and line; repeats of one reason are told once."""
-    count = len(report.unexpected)
-    if not count:
+    """The first trials that are not as expected, in order of file and line, and what made recordings stale."""
+    stale: dict[str, list[Outcome]] = {}
+    others = 0
+
+    def picked() -> Iterator[Outcome]:
+        nonlocal others
+        for index in report.unexpected:
+            outcome = report.outcomes[index]
+            if outcome.failure is not None and outcome.failure.edit is not None:
+                stale.setdefault(outcome.failure.edit, []).append(replace(outcome, trace=None))
+            else:
+                others += 1
+                yield outcome
+
+    first = heapq.nsmallest(SHOWN_TRIALS, picked(), key=words.order)
+    if first:
+        yield paint("Not as expected", "heading")
+        for outcome in first:
+            yield from _trial(outcome, paint)
+        if others > len(first):
+            yield f"  … and {others - len(first)} more"
+    yield from _stale(stale, paint)
+
+
+def _stale(stale: dict[str, list[Outcome]], paint: _Paint) -> Iterator[str]:
+    """Recordings that no longer fit, grouped by the edit that made them so."""
+    if not stale:
         return
-    yield paint("Not as expected", "heading")
-    picked = (report.outcomes[index] for index in report.unexpected)
-    for outcome in heapq.nsmallest(SHOWN_TRIALS, picked, key=words.order):
-        yield from _trial(outcome, paint)
-    if count > SHOWN_TRIALS:
-        yield f"  … and {count - SHOWN_TRIALS} more"
+    yield paint("Stale recordings", "heading")
+    for edit, outcomes in stale.items():
+        yield from _lines(edit, indent=2, at_most=3)
+        names = ", ".join(dict.fromkeys(words.one_line(outcome.scenario) for outcome in outcomes))
+        yield from _lines(f"{words.counted(len(outcomes), 'trial')}: {names}", indent=4)
+    files = sorted({outcome.file for outcomes in stale.values() for outcome in outcomes})
+    yield f"  record again with: {words.one_line(shlex.join(['chatflow-eval', 'record', *files]))}"
 
 
 def _trial(outcome: Outcome, paint: _Paint) -> Iterator[str]:
     yield f"  {paint(words.SYMBOLS[outcome.status], outcome.status)} {_fit(words.trial_name(outcome), WIDTH - 4)}"
     verdict = words.first_failed(outcome.verdicts)
     if outcome.status == "errored" or verdict is None:
-        yield from _lines(outcome.why, indent=6)
+        for part in outcome.why.split("; "):
+            # A command is there to be copied, whatever its length.
+            is_command = "chatflow-eval record" in part
+            yield from [f"      {words.one_line(part)}"] if is_command else _lines(part, indent=6, at_most=3)
         return
     place = f"turn {verdict.turn}, " if verdict.turn else ""
     yield from _lines(f"{place}{verdict.check}: {verdict.why}", indent=6)
@@ -190,9 +219,9 @@ def _table(rows: Sequence[Sequence[object]], align: Sequence[str], header: Seque
         yield f"  {line.rstrip()}"
 
 
-def _lines(text: str, indent: int = 0) -> Iterator[str]:
-    """The text in two lines at most."""
-    for line in textwrap.wrap(words.one_line(text), WIDTH - indent, max_lines=2, placeholder=" …"):
+def _lines(text: str, *, indent: int = 0, at_most: int = 2) -> Iterator[str]:
+    """The text in so many lines at most."""
+    for line in textwrap.wrap(words.one_line(text), WIDTH - indent, max_lines=at_most, placeholder=" …"):
         yield " " * indent + _fit(line, WIDTH - indent)
 
 

@@ -9,13 +9,12 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from chatflow_runtime import Agent, tool
-from chatflow_runtime.engine import Answer, ModelRequest
-
 from chatflow_eval.outcome import Outcome, collect, run
 from chatflow_eval.scenario import Scenario, Turn
 from chatflow_eval.testing import Reply, ScriptedServer
 from chatflow_eval.trial import Mode, plan
+from chatflow_runtime import Agent, tool
+from chatflow_runtime.engine import Answer, ModelRequest
 
 ROUTED = [{"transfer": "Billing"}, {"say": "Done."}]
 

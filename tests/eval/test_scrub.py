@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from chatflow_runtime.types import Json
 
 from chatflow_eval.scrub import REDACTED, scrub_json, scrub_text, scrub_uri, surviving_secret
+from chatflow_runtime.types import Json
 
 KEYS = [
     "sk-" + "a1B2c3D4" * 4,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+
 from chatflow_runtime.agent import DEFAULT_MODEL, Agent, reachable
 from chatflow_runtime.exceptions import DefinitionError
 from chatflow_runtime.handoffs import handoff, transfer_tool
@@ -50,6 +51,7 @@ def test_an_agent_has_a_name(name: Any) -> None:
 def test_handoffs_may_run_in_circles() -> None:
     """B026."""
     a, b = Agent("A"), Agent("B")
+    assert [names(a), names(b)] == [[], []]
     a.add_handoff(b)
     b.add_handoff(a)
     assert [names(a), names(b)] == [["transfer_to_b"], ["transfer_to_a"]]

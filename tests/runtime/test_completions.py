@@ -6,11 +6,12 @@ import copy
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from chatflow_runtime.completions import parse_completion
 from chatflow_runtime.engine import Answer
 from chatflow_runtime.types import ToolCall, Usage
-from hypothesis import given
-from hypothesis import strategies as st
 
 CALL: dict[str, Any] = {
     "id": "call_a",

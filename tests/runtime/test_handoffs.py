@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from chatflow_runtime.agent import Agent
 from chatflow_runtime.exceptions import DefinitionError
 from chatflow_runtime.handoffs import describe, handoff, names_of, transfer_tool
 from chatflow_runtime.types import Handoff
-from hypothesis import given
-from hypothesis import strategies as st
 
 BILLING = Agent("Billing", "Handle payments.")
 START = "Hand off the dialogue to 'B'. Target agent specialty: "

@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from chatflow_runtime.history import faults, project
-from chatflow_runtime.types import AssistantMessage, Json, Message, ToolCall, ToolResult, UserMessage
 from hypothesis import given
 from hypothesis import strategies as st
+
+from chatflow_runtime.history import faults, project
+from chatflow_runtime.types import AssistantMessage, Json, Message, ToolCall, ToolResult, UserMessage
 
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "lookup", "parameters": PARAMETERS}}
@@ -165,6 +166,14 @@ def test_unusable_arguments_go_back_as_an_object(arguments: str) -> None:
     sent: Any = project([said, ToolResult("a", "t", 1)], has_tools=True, model="gpt-4o")
     assert sent[0]["tool_calls"][0]["function"]["arguments"] == "{}"
     assert sent[0]["content"] is None
+
+
+@pytest.mark.parametrize("text", [None, "", " \n"])
+def test_blank_text_beside_calls_is_not_sent(text: str | None) -> None:
+    """B055."""
+    said = AssistantMessage("A", text, (ToolCall("a", "t"),))
+    assert project([said], has_tools=True, model="gpt-4o")[0]["content"] is None
+    assert project([said], has_tools=False, model="gpt-4o")[0]["content"] == "[called t {}]"
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import chatflow_runtime
 import pytest
+
+import chatflow_runtime
 
 
 @pytest.mark.parametrize("name", chatflow_runtime.__all__)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from chatflow_runtime.agent import Agent
 from chatflow_runtime.engine import ModelRequest, ToolSchema
 from chatflow_runtime.handoffs import handoff
 from chatflow_runtime.keyword_engine import KeywordEngine
 from chatflow_runtime.runner import Runner
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def swarm() -> Agent:
@@ -83,13 +84,13 @@ def test_what_every_description_says_fits_nobody() -> None:
 
 
 def test_it_never_goes_back_to_an_agent_of_the_same_turn() -> None:
-    """B061: two agents that would send each other the same words for ever."""
-    ping = Agent("Ping", "Pong work: pong pong.", model="keyword")
-    pong = Agent("Pong", "Nothing.", model="keyword", handoffs=[ping])
-    ping.add_handoff(pong)
-    response = Runner(pong).run("s", "ping pong work")
-    assert len(response.handoffs) <= 1
-    assert response.limit_hits == ()
+    """B061: what each says of itself sends the same words to the other."""
+    billing = Agent("Billing", "Boats.")
+    triage = Agent("Triage", "Send boats, boats and boats to Billing.", handoffs=[billing])
+    billing.add_handoff(triage)
+    runner = Runner(triage, engine=KeywordEngine())
+    assert [each.target_agent_name for each in runner.run("s", "boats").handoffs] == ["Billing"]
+    assert [each.target_agent_name for each in runner.run("s", "boats").handoffs] == ["Triage"]
 
 
 def test_a_refused_transfer_is_not_tried_again() -> None:

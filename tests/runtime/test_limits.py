@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from chatflow_runtime.exceptions import DefinitionError
 from chatflow_runtime.limits import Limits, exhausted_text
 

@@ -13,11 +13,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+
 from chatflow_runtime.agent import Agent
-from chatflow_runtime.engine import Settings
+from chatflow_runtime.engine import Engine, Settings
 from chatflow_runtime.exceptions import EmptyResponseError
 from chatflow_runtime.history import faults
-from chatflow_runtime.litellm_engine import close_connections
+from chatflow_runtime.litellm_engine import LiteLLMEngine, close_connections, load
 from chatflow_runtime.runner import Runner
 from chatflow_runtime.types import AgentResponse, Usage
 
@@ -34,10 +35,12 @@ class Provider:
     def __init__(self) -> None:
         self.answers: list[tuple[int, dict[str, Any]]] = []
         self.asked: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
         provider = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
+                provider.keys.append(self.headers["authorization"])
                 length = int(self.headers["content-length"])
                 provider.asked.append(json.loads(self.rfile.read(length)))
                 status, body = provider.answers.pop(0)
@@ -75,11 +78,11 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
     server.close()
 
 
-def converse(provider: Provider, *texts: str) -> list[AgentResponse]:
+def converse(provider: Provider, *texts: str, engine: Engine | None = None) -> list[AgentResponse]:
     """Triage, who can hand off to Billing, who has no tools."""
     billing = Agent("Billing", "Handle refunds.", model="openai/gpt-4o")
     triage = Agent("Triage", "Route.", model="openai/gpt-4o", handoffs=[billing])
-    runner = Runner(triage, settings=Settings(api_base=provider.address, temperature=0.5, seed=1))
+    runner = Runner(triage, engine=engine, settings=Settings(api_base=provider.address, temperature=0.5, seed=1))
 
     async def main() -> list[AgentResponse]:
         try:
@@ -123,6 +126,17 @@ def test_tokens_that_the_provider_does_not_count_are_unknown(provider: Provider)
     assert converse(provider, "hi")[0].usage == Usage(None, None)
 
 
+def test_a_server_on_this_machine_needs_no_key(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client itself refuses to send without one."""
+    monkeypatch.delenv("OPENAI_API_KEY")
+    load()
+    provider.says(content="Hello.")
+    provider.says(content="Hello.")
+    converse(provider, "hi")
+    converse(provider, "hi", engine=LiteLLMEngine(api_key="stand-in"))
+    assert provider.keys == ["Bearer none", "Bearer stand-in"]
+
+
 def test_an_empty_answer_is_an_error(provider: Provider) -> None:
     """E05: choices: []."""
     provider.answers.append((200, {"id": "x", "object": "chat.completion", "choices": []}))
@@ -154,7 +168,7 @@ def test_the_price_list_is_local_and_litellm_keeps_off_stdout(
 def test_closing_what_was_never_opened_does_not_import_litellm() -> None:
     program = """
 import asyncio, sys
-from chatflow_runtime.litellm_engine import close_connections
+from chatflow_runtime.litellm_engine import LiteLLMEngine, close_connections, load
 asyncio.run(close_connections())
 assert "litellm" not in sys.modules
 """

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+
 from chatflow_runtime.agent import Agent
 from chatflow_runtime.exceptions import SessionError
 from chatflow_runtime.memory import SessionContext, SessionStore

@@ -8,9 +8,10 @@ import sys
 import unicodedata
 
 import pytest
-from chatflow_runtime.naming import clean_tool_name, is_tool_name, stable_tool_name, tool_name, tool_names
 from hypothesis import given
 from hypothesis import strategies as st
+
+from chatflow_runtime.naming import clean_tool_name, is_tool_name, stable_tool_name, tool_name, tool_names
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
 from chatflow_runtime.agent import Agent
 from chatflow_runtime.engine import (
     Answer,
@@ -62,9 +66,6 @@ from chatflow_runtime.types import (
     Usage,
     UserMessage,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import BaseModel
 
 E = TypeVar("E")
 
@@ -1006,6 +1007,16 @@ def test_every_agents_declared_model_is_asked_for() -> None:
     said = converse(start, Transfer("B"), "Hello.")
     assert [request.model for request in said.engine.requests] == ["gpt-4o", "gemini-2.5-flash"]
     assert [event.model for event in said.told(ModelAsked)] == ["gpt-4o", "gemini-2.5-flash"]
+
+
+def test_a_runner_tells_whether_it_needs_litellm() -> None:
+    start = Agent("A", model="keyword", handoffs=[Agent("B", engine=ScriptedEngine([]))])
+    assert not Runner(start).needs_litellm
+    assert Runner(start, models={"B": "gpt-4o"}).needs_litellm
+    assert not Runner(start, models={"*": "keyword"}).needs_litellm
+    assert Runner(Agent("A")).needs_litellm
+    with using(ScriptedEngine([])):
+        assert not Runner(Agent("A")).needs_litellm
 
 
 def test_settings_reach_the_engine() -> None:

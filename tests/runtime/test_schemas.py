@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Optional
 
 import pytest
+from pydantic import BaseModel
+
 from chatflow_runtime.schemas import Schema, converter_of, expected, mismatch, schema_of
 from chatflow_runtime.types import Json
-from pydantic import BaseModel
 
 
 class Tier(enum.Enum):

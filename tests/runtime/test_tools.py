@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
+
 from chatflow_runtime.exceptions import DefinitionError
 from chatflow_runtime.tools import ArgumentsRefused, Tool, as_tool, tool
 from chatflow_runtime.types import Json
@@ -189,7 +190,7 @@ def test_an_open_function_takes_the_context_and_everything_else() -> None:
     def record(context: dict[str, Json], **rest: Json) -> Json:
         return [dict(context), dict(rest)]
 
-    assert call(Tool("record", func=record), {"a": 1}, {"b": 2}) == [{"b": 2}, {"a": 1}]
+    assert call(Tool("record", func=record), {"a": 1, "context": "forged"}, {"b": 2}) == [{"b": 2}, {"a": 1}]
 
 
 def test_an_explicit_schema_decides_what_an_open_function_is_given() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chatflow_runtime import Agent, Runner
 
 from chatflow_eval.errors import TargetError
 from chatflow_eval.scenario import Factory, Limits, SettingsSpec, Swarm, Turn
 from chatflow_eval.targets import Opening
 from chatflow_eval.targets.reference import ReferenceTarget
 from chatflow_eval.trace import Edge, Hop, LimitStep, ModelStep, ToolStep, TurnTrace
+from chatflow_runtime import Agent, Runner
 
 SWARM = Swarm.model_validate(
     {
