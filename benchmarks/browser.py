@@ -36,7 +36,8 @@ async def seconds_to_open(page: Path, browser: str) -> float:
         target = (await talk.ask("Target.createTarget", url="about:blank"))["targetId"]
         talk.session = (await talk.ask("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
         await talk.ask("Page.enable")
-        await talk.ask("Page.navigate", url=page.as_uri())
+        if failure := (await talk.ask("Page.navigate", url=page.as_uri())).get("errorText"):
+            raise SystemExit(f"{page}: {failure}")
         await talk.wait_for("Page.loadEventFired")
         drawn = await talk.ask("Runtime.evaluate", expression=_DRAWN, awaitPromise=True, returnByValue=True)
         return float(drawn["result"]["value"]) / 1e3

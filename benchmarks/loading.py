@@ -52,7 +52,7 @@ def _work(how: str, folder: str) -> None:
         import yaml
 
         laps.lap("imports")
-        files = sorted(Path(folder).iterdir())
+        files = sorted(Path(folder).glob("*.scenario.yaml"))
         found = sum(len(yaml.load(file.read_bytes(), Loader=yaml.CSafeLoader)["scenarios"]) for file in files)
     laps.lap("load")
     if found != COUNT:

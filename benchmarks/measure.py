@@ -36,8 +36,6 @@ class Options:
 
     runs: int | None = None
     """How often; `None` leaves it to each benchmark."""
-    full: bool = False
-    """100,000 trials, which take minutes, too."""
     peers: bool = True
     """Other projects, which are installed first, too."""
 
@@ -158,7 +156,6 @@ def options() -> Options:
     """What the command line asks for."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--runs", type=int, help="how often each number is measured")
-    parser.add_argument("--full", action="store_true", help="100,000 trials, which take minutes, too")
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="leave other projects out")
     return Options(**vars(parser.parse_args()))
 

@@ -129,7 +129,8 @@ def _theirs(url: str, tape: str) -> None:
 
 
 def _ours(url: str, tape: str) -> None:
-    from chatflow_eval.cassette import Asked, Player, read
+    from chatflow_eval.cassette import read
+    from chatflow_eval.player import Asked, Player
 
     laps = Laps()
     player = Player(read(Path(tape)), "")

@@ -72,8 +72,8 @@ def main() -> None:
 def _page(rows: list[Row], failed: list[str], wanted: Options, busy: float) -> Iterator[str]:
     budgeted = [row for row in rows if row.verdict]
     yield _HEAD
-    yield f"* {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {_machine()}; load {busy:.1f} at the start, "
-    yield f"  {os.getloadavg()[0]:.1f} at the end, of {os.cpu_count()} cores"
+    yield f"* {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {_machine()}"
+    yield f"* {os.cpu_count()} cores, load {busy:.1f} when it began and {os.getloadavg()[0]:.1f} when it ended"
     yield f"* Python {platform.python_version()}, chatflow-eval {version('chatflow-eval')} at {_commit()}"
     yield f"* {', '.join(f'{name} {version(name)}' for name in _LIBRARIES)}"
     if wanted.peers:

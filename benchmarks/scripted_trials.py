@@ -7,41 +7,47 @@ from pathlib import Path
 
 from benchmarks import peers
 from benchmarks.measure import Laps, Options, Row, child, main, work
-from benchmarks.workloads import finish, write_scenarios
+from benchmarks.workloads import finish, write_factory, write_scenarios
 
 COUNT = 1_000
 
 
 def measure(options: Options) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
-        file = write_scenarios(Path(folder, "suite.scenario.yaml"), COUNT)
-        samples = [work(__file__, file, Path(folder, f"run-{run}")) for run in options.times(5)]
-        whole = [
-            child(peers.ours("chatflow-eval"), "run", file, "--out", Path(folder, f"cli-{run}"))
-            for run in options.times(3)
-        ]
+        declared = write_scenarios(Path(folder, "declared.scenario.yaml"), COUNT)
+        target = write_factory(Path(folder, "agents.py"))
+        built = write_scenarios(Path(folder, "built.scenario.yaml"), COUNT, agents=target)
+        samples, from_factory = (
+            [work(__file__, file, Path(folder, f"{file.stem}-{run}")) for run in options.times(5)]
+            for file in (declared, built)
+        )
+        command = (peers.ours("chatflow-eval"), "run", declared, "--out")
+        whole = [child(*command, Path(folder, f"cli-{run}")) for run in options.times(3)]
     return [
         Row(
-            what=f"{COUNT:,} scripted trials with one handoff, written to the run folder; loading and imports aside",
+            what=f"{COUNT:,} scripted trials with one handoff (2 model calls), written to the run folder; loading and "
+            "imports aside",
             unit="s CPU",
             values=tuple(sample.told["run"] for sample in samples),
             budget=1.0,
-            beside=tuple(_peers(options)),
+            beside=(
+                peers.row("pydantic-evals", "no-op task, no handoff, nothing stored", options, count=COUNT),
+                peers.row("deepeval", "no-op metric, no handoff, its cache off", options, count=COUNT),
+                peers.row("google-adk", "one handoff (2 model calls), scored in memory", options, count=COUNT, of=200),
+                peers.row("inspect-ai", "a handoff and back (3 model calls), logged", options, count=COUNT, of=200),
+            ),
         ),
         Row(
-            what="the same as `chatflow-eval run`: start, imports, loading, running, the HTML page, the summary",
+            what="the same with agents from a Python factory, which is called for every trial",
+            unit="s CPU",
+            values=tuple(sample.told["run"] for sample in from_factory),
+            budget=1.0,
+        ),
+        Row(
+            what="the first as `chatflow-eval run`: start, imports, loading, running, the HTML page, the summary",
             unit="s CPU",
             values=tuple(sample.cpu for sample in whole),
         ),
-    ]
-
-
-def _peers(options: Options) -> list[Row]:
-    return [
-        peers.row("pydantic-evals", "no-op task, no handoff, nothing stored", options, count=COUNT),
-        peers.row("deepeval", "no-op metric, no handoff, its cache off", options, count=COUNT),
-        peers.row("google-adk", "one handoff (2 model calls), scored in memory", options, count=COUNT, of=200),
-        peers.row("inspect-ai", "a handoff and back (3 model calls), logged", options, count=COUNT, of=200),
     ]
 
 

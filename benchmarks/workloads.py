@@ -32,12 +32,45 @@ agents:
     handoffs: [TriageAgent]
 """
 
+_FACTORY = """\
+from chatflow_runtime import Agent
+
+
+def issue_refund(transaction_id: str, amount: float, note: str | None = None) -> dict[str, str]:
+    \"\"\"Process a refund back to the original payment method.\"\"\"
+    return {"status": "REFUNDED"}
+
+
+def build() -> Agent:
+    triage = Agent("TriageAgent", "Transfer refunds to BillingAgent, and crashes to TechSupportAgent.")
+    billing = Agent("BillingAgent", "Assist with refunds and payment disputes.", tools=[issue_refund])
+    support = Agent("TechSupportAgent", "Help with crashes and errors.")
+    for agent in (billing, support):
+        triage.add_handoff(agent)
+        agent.add_handoff(triage)
+    return triage
+"""
+
+
+def write_factory(path: Path) -> str:
+    """A module that builds such agents in Python; gives the line that names it in a scenario file beside it."""
+    path.write_text(_FACTORY, encoding="utf-8")
+    return f"target: {path.name}:build\n"
+
 
 def write_scenarios(
-    path: Path, count: int, *, turns: int = 1, scripted: bool = True, wrong: int = 0, head: str = "", first: int = 0
+    path: Path,
+    count: int,
+    *,
+    agents: str = _AGENTS,
+    turns: int = 1,
+    scripted: bool = True,
+    wrong: int = 0,
+    head: str = "",
+    first: int = 0,
 ) -> Path:
     """A file of `count` scenarios: the first turn has one handoff, a second one stays; one in `wrong` expects amiss."""
-    lines = [head + _AGENTS + "scenarios:"]
+    lines = [f"{head}{agents}scenarios:"]
     for number in range(first, first + count):
         target = "TechSupportAgent" if wrong and number % wrong == wrong - 1 else "BillingAgent"
         lines += [
@@ -58,6 +91,7 @@ def write_scenarios(
             if scripted:
                 lines.append("        script: [say: Up to five working days.]")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    path.with_name("pyproject.toml").touch()  # the root that paths are told from
     return path
 
 

@@ -1,31 +1,42 @@
-"""Recorded HTTP exchanges of one trial: read, written, found, and a miss explained.
+"""Recorded exchanges of one trial, as a file: read, written, and named.
 
 The file is a vcrpy cassette (format version 1), so any vcrpy tool can read it. What we know beyond HTTP (who asked, in
-which turn) stands under `metadata` -> `chatflow-eval`. This module never touches the network: `recorder` does.
+which turn, whose trial it is, what the tools returned) stands under `metadata` -> `chatflow-eval`. This module never
+touches the network: `recorder` does.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import importlib
 import json
 import os
 import re
 import tempfile
+import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from chatflow_eval.errors import CassetteDamaged, CassetteError, CassetteMismatch, CassetteMissing
-from chatflow_eval.scrub import scrub_json, scrub_text, scrub_uri, surviving_secret
+from chatflow_eval.errors import CassetteDamaged, CassetteError, CassetteMissing
+from chatflow_eval.scrub import scrub_body, scrub_json, scrub_text, scrub_uri, surviving_secret
 from chatflow_runtime.types import Json
 
-FORMAT = 1
-"""Version of what we add under `metadata`; a reader refuses newer ones."""
+FORMAT = 2
+"""Version of what we add under `metadata`: 2 has a digest; a reader refuses newer ones."""
+
+OURS = "chatflow-eval"
+"""The key under `metadata` of what we add."""
+
+SUFFIXES = (".json", ".yaml", ".yml")
 
 _VCR_VERSION = 1
-_KEPT_HEADERS = frozenset({"content-type", "retry-after"})
+_TOP = frozenset({"version", "interactions", "metadata"})
+_KEPT_HEADERS = ("location", "link")
+"""Of an answer, besides its content type: what clients follow to further requests."""
 _RESERVED_NAMES = frozenset({"con", "prn", "aux", "nul"} | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)})
 _LONGEST_NAME = 80
 
@@ -38,11 +49,16 @@ class Exchange:
     uri: str
     body: Json
     """The parsed JSON body, or the text where it is no JSON; `None` without a body."""
+    request_type: str = "application/json"
+    """Content type of the body."""
     status: int
     reason: str = ""
     content_type: str = "application/json"
-    answer: str = ""
-    """The response's body as text."""
+    """Content type of the answer."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Further headers of the answer that replaying needs."""
+    answer: str | bytes = ""
+    """The answer's body; bytes where it is no text."""
     agent: str | None = None
     turn: int | None = None
 
@@ -55,7 +71,39 @@ class Exchange:
             and isinstance(self.body.get("messages"), list)
             and not self.body.get("stream")
             and urlsplit(self.uri).path.endswith("/chat/completions")
+            and isinstance(self.answer, str)
+            and '"choices"' in self.answer
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolExchange:
+    """One call of a domain tool and what came of it, scrubbed."""
+
+    agent: str
+    turn: int | None
+    tool: str
+    arguments: Json
+    result: Json = None
+    error: str | None = None
+    """The exception's class and text, where the tool raised."""
+    handoff: dict[str, Json] | None = None
+    """The wish to hand off that the tool returned: `target`, `reason`, `context`."""
+    context: dict[str, Json] | None = None
+    """What the call changed in the session's context."""
+    dropped: tuple[str, ...] = ()
+    """What the call took out of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Whose recording it is: the trial, and when it was made (ISO 8601, UTC)."""
+
+    file: str
+    scenario: str
+    model: str
+    repeat: int
+    recorded: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,91 +112,10 @@ class Cassette:
 
     path: Path
     exchanges: tuple[Exchange, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a replaying client asks for: an HTTP request, or a chat request before any client saw it (`uri` empty)."""
-
-    body: Json
-    method: str = "POST"
-    uri: str = ""
-    agent: str | None = None
-    turn: int | None = None
-
-
-@dataclass(slots=True)
-class Player:
-    """Replays one cassette for one trial: each exchange once, identical requests in the order recorded."""
-
-    cassette: Cassette
-    rerecord: str
-    """The command that records this trial again, for messages."""
-    played: set[int] = field(default_factory=set)
-    _http: dict[str, list[int]] = field(default_factory=dict)
-    _chat: dict[str, list[int]] = field(default_factory=dict)
-    """Where each request stands in the cassette; filled when first asked for, as nearly no trial asks both ways."""
-
-    @property
-    def only_chat(self) -> bool:
-        """True when every exchange can be replayed from a chat request alone."""
-        return all(exchange.is_chat for exchange in self.cassette.exchanges)
-
-    @property
-    def unplayed(self) -> int:
-        """How many recorded exchanges nobody has asked for."""
-        return len(self.cassette.exchanges) - len(self.played)
-
-    def play(self, asked: Asked) -> Exchange:
-        """The next exchange recorded for this HTTP request.
-
-        Raises:
-            CassetteMismatch: nothing (more) was recorded for it.
-        """
-        if not self._http:
-            for index, exchange in enumerate(self.cassette.exchanges):
-                self._http.setdefault(_http_key(exchange.method, exchange.uri, exchange.body), []).append(index)
-        return self._next(self._http.get(_http_key(asked.method, asked.uri, asked.body), []), asked)
-
-    def play_chat(self, asked: Asked) -> Exchange:
-        """The next exchange recorded for this canonical chat request, whatever URL it went to.
-
-        Raises:
-            CassetteMismatch: nothing (more) was recorded for it.
-        """
-        if not self._chat:
-            for index, exchange in enumerate(self.cassette.exchanges):
-                if exchange.is_chat:
-                    self._chat.setdefault(_body_key(_without_model(exchange.body)), []).append(index)
-        indices = self._chat.get(_body_key(_without_model(asked.body)), [])
-        return self._next([i for i in indices if _same_model(asked.body, self.cassette.exchanges[i].body)], asked)
-
-    def _next(self, indices: list[int], asked: Asked) -> Exchange:
-        for index in indices:
-            if index not in self.played:
-                self.played.add(index)
-                return self.cassette.exchanges[index]
-        raise self._explain(asked, recorded=len(indices))
-
-    def _explain(self, asked: Asked, *, recorded: int) -> CassetteMismatch:
-        agent, turn = asked.agent or "unknown", asked.turn or "unknown"
-        edit = None
-        nearest = self._nearest(asked)
-        if recorded:
-            problem = f"recorded {recorded}, asked {recorded + 1}"
-        elif nearest is None:
-            problem = f"all {len(self.cassette.exchanges)} recorded exchanges were replayed already"
-        else:
-            difference = _chat_difference(nearest.body, asked.body) or _place_difference(nearest, asked)
-            edit = f"agent {agent}: {difference}"
-            problem = f"stale: {difference}"
-        where = f"{_shown(self.cassette.path)}; record again with: {self.rerecord}"
-        return CassetteMismatch(f"agent {agent}, turn {turn}: {problem}; in {where}", edit=edit)
-
-    def _nearest(self, asked: Asked) -> Exchange | None:
-        waiting = [exchange for i, exchange in enumerate(self.cassette.exchanges) if i not in self.played]
-        same_asker = [exchange for exchange in waiting if exchange.agent == asked.agent and exchange.turn == asked.turn]
-        return next(iter(same_asker or waiting), None)
+    tools: tuple[ToolExchange, ...] | None = None
+    """`None`: recorded without what the tools returned."""
+    origin: Origin | None = None
+    """`None`: written by another tool."""
 
 
 def read(path: Path, *, rerecord: str = "chatflow-eval record") -> Cassette:
@@ -156,24 +123,21 @@ def read(path: Path, *, rerecord: str = "chatflow-eval record") -> Cassette:
 
     Raises:
         CassetteMissing: there is no such file.
-        CassetteDamaged: it is empty, cut, merged by hand, or not a cassette; names the place.
+        CassetteDamaged: it is empty, cut, merged by hand, changed since it was written, or not a cassette.
     """
     try:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        raise CassetteMissing(f"{_shown(path)}: nothing recorded; record it with: {rerecord}") from None
+        raise CassetteMissing(f"{shown(path)}: nothing recorded; record it with: {rerecord}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise CassetteDamaged(f"{_shown(path)}: cannot be read: {error}") from None
-    if not text.strip():
-        raise _damaged(path, "the file is empty", rerecord)
+        raise _damaged(path, f"cannot be read: {error}", rerecord) from None
     try:
-        data = _parse(path, text)
-    except _NotParsed as error:
+        return _cassette(path, _parse(path, text))
+    except _NotWhole as error:
         raise _damaged(path, str(error), rerecord) from None
-    try:
-        return Cassette(path, tuple(_exchanges(data)))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _damaged(path, f"not a whole cassette: {type(error).__name__}: {error}", rerecord) from None
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:
+        problem = f"not a whole cassette: {type(error).__name__}: {error}"
+        raise _damaged(path, problem, rerecord) from None
 
 
 def write(cassette: Cassette) -> None:
@@ -182,33 +146,26 @@ def write(cassette: Cassette) -> None:
     Raises:
         CassetteError: a secret survived scrubbing, or the folder cannot be written.
     """
-    interactions = [
-        {
-            "request": {
-                "method": exchange.method,
-                "uri": exchange.uri,
-                "body": exchange.body if isinstance(exchange.body, str | None) else _dump(exchange.body),
-                "headers": {"content-type": ["application/json"]} if exchange.body is not None else {},
-            },
-            "response": {
-                "status": {"code": exchange.status, "message": exchange.reason},
-                "headers": {"content-type": [exchange.content_type]},
-                "body": {"string": exchange.answer},
-            },
-        }
-        for exchange in cassette.exchanges
-    ]
-    who = [{"agent": exchange.agent, "turn": exchange.turn} for exchange in cassette.exchanges]
-    metadata = {"chatflow-eval": {"format": FORMAT, "count": len(who), "exchanges": who}}
-    data = {"version": _VCR_VERSION, "interactions": interactions, "metadata": metadata}
-    text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
-    secret = surviving_secret(text)
+    who = [_about(exchange) for exchange in cassette.exchanges]
+    ours: dict[str, Any] = {"format": FORMAT}
+    if cassette.origin is not None:
+        ours["origin"] = asdict(cassette.origin)
+    ours |= {"count": len(who), "exchanges": who}
+    if cassette.tools is not None:
+        ours["tools"] = [_sparse(tool) for tool in cassette.tools]
+    interactions = [_interaction(exchange) for exchange in cassette.exchanges]
+    ours["digest"] = _digest(interactions, ours)
+    data = {"version": _VCR_VERSION, "interactions": interactions, "metadata": {OURS: ours}}
+    text = _text_of(cassette.path, data)
+    answers = (exchange.answer for exchange in cassette.exchanges)
+    texts = (text, *(answer.decode("latin-1") for answer in answers if isinstance(answer, bytes)))
+    secret = next((found for each in texts if (found := surviving_secret(each))), None)
     if secret:
-        raise CassetteError(f"{_shown(cassette.path)}: not written, it would hold {secret}")
+        raise CassetteError(f"{shown(cassette.path)}: not written, it would hold {secret}")
     try:
         _replace(cassette.path, text)
     except OSError as error:
-        raise CassetteError(f"{_shown(cassette.path)}: cannot be written: {error.strerror or error}") from None
+        raise CassetteError(f"{shown(cassette.path)}: cannot be written: {error.strerror or error}") from None
 
 
 def path_for(root: Path, file: str, scenario: str, model: str, repeat: int) -> Path:
@@ -217,6 +174,13 @@ def path_for(root: Path, file: str, scenario: str, model: str, repeat: int) -> P
     folders = [safe_name(part, fold_case=False) for part in stem.split("/") if part not in ("", ".", "..")]
     name = safe_name(model) + (f".{repeat}" if repeat > 1 else "")
     return root.joinpath("cassettes", *folders, safe_name(scenario), f"{name}.json")
+
+
+def existing(path: Path) -> Path:
+    """The recording at this path in JSON, or beside it in YAML; the path itself where there is none."""
+    if path.exists():
+        return path
+    return next((other for suffix in SUFFIXES[1:] if (other := path.with_suffix(suffix)).exists()), path)
 
 
 def safe_name(text: str, *, fold_case: bool = True) -> str:
@@ -236,6 +200,7 @@ def exchange_of(
     method: str,
     uri: str,
     body: bytes | Json,
+    request_type: str = "",
     status: int,
     reason: str,
     headers: Mapping[str, Iterable[str]],
@@ -243,117 +208,260 @@ def exchange_of(
     agent: str | None,
     turn: int | None,
 ) -> Exchange:
-    """One exchange as it went over the wire, scrubbed; of the headers only the content type is kept."""
-    content_type = next((_first(value) for name, value in headers.items() if name.lower() == "content-type"), "")
+    """One exchange as it went over the wire, scrubbed; of the headers only what replaying needs is kept."""
+    given = _lowered(headers)
+    parsed = json_or_text(body)
     return Exchange(
         method=method.upper(),
         uri=scrub_uri(uri),
-        body=scrub_json(_json_or_text(body)),
+        body=scrub_body(parsed) if isinstance(parsed, str) else scrub_json(parsed),
+        request_type=request_type or ("application/json" if isinstance(parsed, dict | list) else ""),
         status=status,
-        reason=reason,
-        content_type=content_type,
-        answer=_scrub_answer(answer.decode("utf-8", "replace")),
+        reason=scrub_text(reason),
+        content_type=given.get("content-type", ""),
+        headers=tuple((name, scrub_uri(given[name])) for name in _KEPT_HEADERS if name in given),
+        answer=_scrub_answer(answer),
         agent=agent,
         turn=turn,
     )
 
 
-def first_difference(recorded: Json, asked: Json, path: str = "") -> str | None:
-    """The first field in which two JSON values differ, with both values, or `None` when they are equal."""
-    if isinstance(recorded, dict) and isinstance(asked, dict):
-        for key in [*recorded, *(key for key in asked if key not in recorded)]:
-            place = f"{path}.{key}" if path else str(key)
-            if key not in asked:
-                return f"{place}: recorded {_short(recorded[key])}, now missing"
-            if key not in recorded:
-                return f"{place}: not recorded, now {_short(asked[key])}"
-            found = first_difference(recorded[key], asked[key], place)
-            if found:
-                return found
+def json_or_text(body: bytes | Json) -> Json:
+    """The JSON object or array that a body holds, else its text; `None` for none, a digest for what is no text.
+
+    Raises:
+        TypeError: it is an object that only its client knows how to send.
+    """
+    if not isinstance(body, bytes | str):
+        # aiohttp tells of a JSON body before it is made into text.
+        plain: Json = json.loads(json.dumps(body)) if body else None
+        return plain
+    text = _decoded(body) if isinstance(body, bytes) else body
+    if not text:
         return None
-    if isinstance(recorded, list) and isinstance(asked, list):
-        for index, (old, new) in enumerate(zip(recorded, asked, strict=False)):
-            found = first_difference(old, new, f"{path}[{index}]")
-            if found:
-                return found
-        if len(recorded) != len(asked):
-            return f"{path}: recorded {len(recorded)} item(s), now {len(asked)}"
-        return None
-    if type(recorded) is type(asked) and recorded == asked:
-        return None
-    if isinstance(recorded, int | float) and isinstance(asked, int | float) and recorded == asked:
-        return None
-    if isinstance(recorded, str) and isinstance(asked, str):
-        old, new = _around_difference(recorded, asked)
-        return f"{path or 'body'}: recorded {old}, now {new}"
-    return f"{path or 'body'}: recorded {_short(recorded)}, now {_short(asked)}"
+    try:
+        parsed: Json = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    # A JSON string or number would not be told from a plain text when it is written again.
+    return parsed if isinstance(parsed, dict | list) else text
 
 
-class _NotParsed(Exception):
-    pass
+def _decoded(body: bytes) -> str:
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"[{len(body)} bytes, sha256 {hashlib.sha256(body).hexdigest()}]"
 
 
-def _parse(path: Path, text: str) -> dict[str, Any]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.startswith(("<<<<<<< ", ">>>>>>> ")):
-            raise _NotParsed(f"line {number}: a merge conflict was left in it")
-    if path.suffix in (".yaml", ".yml"):
-        import yaml
-
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        try:
-            data = yaml.load(text, Loader=loader)
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            place = f"line {mark.line + 1}: " if mark else ""
-            raise _NotParsed(f"{place}not YAML: {getattr(error, 'problem', None) or error}") from None
-    else:
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise _NotParsed(f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
-        except RecursionError:
-            raise _NotParsed("nested too deeply") from None
-    if not isinstance(data, dict) or not isinstance(data.get("interactions"), list):
-        raise _NotParsed("no list of interactions in it")
-    return data
-
-
-def _exchanges(data: dict[str, Any]) -> Iterable[Exchange]:
-    interactions = data["interactions"]
-    ours = (data.get("metadata") or {}).get("chatflow-eval")
-    who: list[dict[str, Any]] = [{} for _ in interactions]
-    if ours is not None:
-        if ours["format"] > FORMAT:
-            raise ValueError(f"written by a newer chatflow-eval (format {ours['format']}, this one reads {FORMAT})")
-        who = ours["exchanges"]
-        if not len(who) == len(interactions) == ours["count"]:
-            raise ValueError(f"{ours['count']} interactions were recorded, {len(interactions)} are left")
-    for about, interaction in zip(who, interactions, strict=True):
-        request, response = interaction["request"], interaction["response"]
-        headers = {str(name).lower(): value for name, value in (response["headers"] or {}).items()}
-        yield Exchange(
-            method=str(request["method"]).upper(),
-            uri=str(request["uri"]),
-            body=_json_or_text(request["body"]),
-            status=int(response["status"]["code"]),
-            reason=str(response["status"]["message"] or ""),
-            content_type=_first(headers.get("content-type") or ""),
-            answer=_text(response["body"].get("string", "")),
-            agent=about.get("agent"),
-            turn=about.get("turn"),
-        )
-
-
-def _shown(path: Path) -> str:
+def shown(path: Path) -> str:
+    """The path as people read it: from the current folder where it lies below."""
     try:
         return path.relative_to(Path.cwd()).as_posix()
     except ValueError:
         return str(path)
 
 
+class _NotWhole(Exception):
+    """What is wrong with a file, in words."""
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    if not text.strip():
+        raise _NotWhole("the file is empty")
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith(("<<<<<<< ", ">>>>>>> ")):
+            raise _NotWhole(f"line {number}: a merge conflict was left in it")
+    data = _parse_json(text) if path.suffix == ".json" else _parse_yaml(text)
+    if not isinstance(data, dict) or not isinstance(data.get("interactions"), list):
+        raise _NotWhole("no list of interactions in it")
+    if unknown := data.keys() - _TOP:
+        raise _NotWhole(f"it has {sorted(map(str, unknown))[0]!r}, expected {', '.join(sorted(_TOP))}")
+    if data.get("version", _VCR_VERSION) != _VCR_VERSION:
+        raise _NotWhole(f"version {data['version']} of vcrpy's format, this chatflow-eval reads {_VCR_VERSION}")
+    return data
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _NotWhole(f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
+    except RecursionError:
+        raise _NotWhole("nested too deeply") from None
+
+
+def _parse_yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        try:
+            data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        except yaml.constructor.ConstructorError:
+            # vcrpy has words of its own for files and iterators that were sent.
+            from vcr.serializers import yamlserializer
+
+            data = yamlserializer.deserialize(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}: " if mark else ""
+        raise _NotWhole(f"{place}not YAML: {getattr(error, 'problem', None) or error}") from None
+    # What is read costs no more than it is long, unless aliases make it many times as much.
+    if _weight(data, len(text)) > len(text):
+        raise _NotWhole("its aliases stand for more than the file holds")
+    return data
+
+
+def _weight(value: Any, most: int) -> int:
+    """How many values there are, counted until there are too many."""
+    waiting, count = [value], 0
+    while waiting and count <= most:
+        item = waiting.pop()
+        count += 1
+        if isinstance(item, dict):
+            waiting += item.values()
+        elif isinstance(item, list | tuple):
+            waiting += item
+    return count
+
+
+def _cassette(path: Path, data: dict[str, Any]) -> Cassette:
+    interactions = data["interactions"]
+    metadata = data.get("metadata") or {}
+    ours = metadata.get(OURS)
+    if ours is None:
+        if any(isinstance(value, dict) and {"count", "digest"} & value.keys() for value in metadata.values()):
+            raise _NotWhole(f"its metadata lacks the key {OURS!r}")
+        return Cassette(path, tuple(_exchange(interaction, {}) for interaction in interactions))
+    if ours["format"] > FORMAT:
+        raise _NotWhole(f"written by a newer chatflow-eval (format {ours['format']}, this one reads {FORMAT})")
+    who = ours["exchanges"]
+    if not len(who) == len(interactions) == ours["count"]:
+        raise _NotWhole(f"{ours['count']} interactions were recorded, {len(interactions)} are left")
+    if (ours["format"] > 1 or "digest" in ours) and ours["digest"] != _digest(interactions, ours):
+        raise _NotWhole(
+            "changed since it was recorded (if that was meant: chatflow-eval cassettes verify --accept FILE)"
+        )
+    exchanges = tuple(_exchange(*pair) for pair in zip(interactions, who, strict=True))
+    tools = tuple(ToolExchange(**_tuples(tool)) for tool in ours["tools"]) if "tools" in ours else None
+    return Cassette(path, exchanges, tools, Origin(**ours["origin"]) if "origin" in ours else None)
+
+
+def _exchange(interaction: dict[str, Any], about: dict[str, Any]) -> Exchange:
+    request, response = interaction["request"], interaction["response"]
+    if "status_code" in response:  # as vcrpy wrote httpx's answers before its version 8.2
+        response = {
+            "status": {"code": response["status_code"], "message": ""},
+            "headers": response["headers"],
+            "body": {"string": response["content"]},
+        }
+    headers = _lowered(response["headers"] or {})
+    answer = _answer(response["body"].get("string"), headers, is_binary=about.get("binary", False))
+    return Exchange(
+        method=str(request["method"]).upper(),
+        uri=str(request["uri"]),
+        body=json_or_text(_sent(request["body"])),
+        request_type=_lowered(request.get("headers") or {}).get("content-type", ""),
+        status=int(response["status"]["code"]),
+        reason=str(response["status"]["message"] or ""),
+        content_type=headers.get("content-type", ""),
+        headers=tuple((name, headers[name]) for name in _KEPT_HEADERS if name in headers),
+        answer=answer,
+        agent=about.get("agent"),
+        turn=about.get("turn"),
+    )
+
+
+def _sent(body: Any) -> Any:
+    """A request's body as vcrpy keeps it: text, bytes, data, an open file, or what is left of an iterator."""
+    if hasattr(body, "read"):
+        return body.read()
+    return b"".join(body) if hasattr(body, "__next__") else body
+
+
+def _answer(body: str | bytes | None, headers: Mapping[str, str], *, is_binary: bool) -> str | bytes:
+    if is_binary:
+        return base64.b64decode(body or "", validate=True)
+    if not isinstance(body, bytes):
+        return str(body or "")
+    plain = _unpacked(body, headers.get("content-encoding", ""))
+    try:
+        return plain.decode("utf-8")
+    except UnicodeDecodeError:
+        return plain
+
+
+def _unpacked(body: bytes, encoding: str) -> bytes:
+    """The body as it was before it was compressed; vcrpy keeps it compressed unless told otherwise."""
+    if encoding in ("gzip", "x-gzip", "deflate"):
+        try:
+            return zlib.decompress(body, zlib.MAX_WBITS | (16 if "gzip" in encoding else 0))
+        except zlib.error:
+            return body  # an answer that vcrpy had decompressed and whose header it left
+    if encoding == "br":
+        try:
+            brotli = importlib.import_module("brotli")
+        except ImportError:
+            raise _NotWhole("an answer is compressed with brotli; install brotli to read it") from None
+        try:
+            return bytes(brotli.decompress(body))
+        except brotli.error:
+            return body
+    return body
+
+
+def _interaction(exchange: Exchange) -> dict[str, Any]:
+    answer = exchange.answer
+    sent = {"content-type": [exchange.request_type]} if exchange.request_type else {}
+    got = {"content-type": [exchange.content_type]} if exchange.content_type else {}
+    return {
+        "request": {
+            "method": exchange.method,
+            "uri": exchange.uri,
+            "body": exchange.body if isinstance(exchange.body, str | None) else _dump(exchange.body),
+            "headers": sent,
+        },
+        "response": {
+            "status": {"code": exchange.status, "message": exchange.reason},
+            "headers": got | {name: [value] for name, value in exchange.headers},
+            "body": {"string": base64.b64encode(answer).decode() if isinstance(answer, bytes) else answer},
+        },
+    }
+
+
+def _about(exchange: Exchange) -> dict[str, Any]:
+    about: dict[str, Any] = {"agent": exchange.agent, "turn": exchange.turn}
+    return about | {"binary": True} if isinstance(exchange.answer, bytes) else about
+
+
+def _sparse(tool: ToolExchange) -> dict[str, Any]:
+    """What is said of a tool's call, and nothing that goes without saying."""
+    return {name: value for name, value in asdict(tool).items() if value not in (None, ()) or name == "arguments"}
+
+
+def _tuples(tool: dict[str, Any]) -> dict[str, Any]:
+    return {"turn": None, **tool, "dropped": tuple(tool.get("dropped", ()))}
+
+
+def _digest(interactions: list[Any], ours: Mapping[str, Any]) -> str:
+    """What tells whether anything but white space has changed."""
+    told = {key: value for key, value in ours.items() if key != "digest"}
+    text = json.dumps([interactions, told], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _text_of(path: Path, data: dict[str, Any]) -> str:
+    if path.suffix in (".yaml", ".yml"):
+        import yaml
+
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+        written: str = yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
+        return written
+    return _dump(data, indent=1) + "\n"
+
+
 def _damaged(path: Path, problem: str, rerecord: str) -> CassetteDamaged:
-    return CassetteDamaged(f"{_shown(path)}: damaged: {problem}; restore it, or record again with: {rerecord}")
+    return CassetteDamaged(f"{shown(path)}: damaged: {problem}; restore it, or record again with: {rerecord}")
 
 
 def _replace(path: Path, text: str) -> None:
@@ -371,104 +479,34 @@ def _replace(path: Path, text: str) -> None:
         raise
 
 
-def _json_or_text(body: bytes | Json) -> Json:
-    if not body:
-        return None
-    if not isinstance(body, bytes | str):
-        # aiohttp tells of a JSON body before it is made into text.
-        return body
-    text = _text(body)
+def _scrub_answer(body: bytes) -> str | bytes:
     try:
-        parsed: Json = json.loads(text)
-    except ValueError:
-        return text
-    # A JSON string or number would not be told from a plain text when it is written again.
-    return parsed if isinstance(parsed, dict | list) else text
-
-
-def _scrub_answer(text: str) -> str:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError:
+        return body
     try:
         parsed = json.loads(text)
-    except ValueError:
-        return scrub_text(text)
+    except (ValueError, RecursionError):
+        return scrub_body(text)
     scrubbed = scrub_json(parsed)
     return text if scrubbed == parsed else _dump(scrubbed)
 
 
-def _dump(value: Json) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _lowered(headers: Mapping[str, Any]) -> dict[str, str]:
+    """Names in lower case, and the first value of each."""
+    return {str(name).lower(): _first(value) for name, value in headers.items()}
 
 
-def _text(value: bytes | str) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+def _first(value: str | Iterable[str] | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return str(next(iter(value), ""))
 
 
-def _first(value: str | Iterable[str]) -> str:
-    return value if isinstance(value, str) else next(iter(value), "")
-
-
-def _http_key(method: str, uri: str, body: Json) -> str:
-    return f"{method.upper()} {scrub_uri(uri)} {_body_key(body)}"
-
-
-def _body_key(body: Json) -> str:
-    return scrub_text(json.dumps(_canonical(body), sort_keys=True, ensure_ascii=False))
-
-
-def _canonical(body: Json) -> Json:
-    """A chat request without what clients send or leave out as they please: nulls, `stream: false`, `0` for `0.0`."""
-    messages = body.get("messages") if isinstance(body, dict) else None
-    if not isinstance(body, dict) or not isinstance(messages, list):
-        return body
-    canonical: dict[str, Json] = {
-        key: float(value) if type(value) is int else value
-        for key, value in body.items()
-        if value is not None and (key, value) != ("stream", False)
-    }
-    canonical["messages"] = [_without_nulls(message) for message in messages]
-    return canonical
-
-
-def _without_nulls(message: Json) -> Json:
-    return {k: v for k, v in message.items() if v is not None} if isinstance(message, dict) else message
-
-
-def _without_model(body: Json) -> Json:
-    return {key: value for key, value in body.items() if key != "model"} if isinstance(body, dict) else body
-
-
-def _same_model(asked: Json, recorded: Json) -> bool:
-    if not isinstance(asked, dict) or not isinstance(recorded, dict):
-        return False
-    # litellm strips the provider from the name before it sends: `openai/x` goes out as `x`.
-    wanted, sent = str(asked.get("model")), str(recorded.get("model"))
-    return wanted == sent or wanted.endswith(f"/{sent}")
-
-
-def _chat_difference(recorded: Json, asked: Json) -> str | None:
-    old, new = _canonical(recorded), scrub_json(_canonical(asked))
-    if _same_model(new, old):
-        old, new = _without_model(old), _without_model(new)
-    return first_difference(old, new)
-
-
-def _place_difference(nearest: Exchange, asked: Asked) -> str:
-    if asked.uri and (asked.method.upper(), scrub_uri(asked.uri)) != (nearest.method, nearest.uri):
-        return f"recorded {nearest.method} {nearest.uri}, now {asked.method.upper()} {scrub_uri(asked.uri)}"
-    return "the same request in another order than recorded"
-
-
-def _around_difference(old: str, new: str, width: int = 40) -> tuple[str, str]:
-    start = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    begin = max(0, start - width // 2)
-
-    def cut(text: str) -> str:
-        end = start + width
-        return f"'{'...' if begin else ''}{text[begin:end]}{'...' if len(text) > end else ''}'"
-
-    return cut(old), cut(new)
-
-
-def _short(value: Json, width: int = 80) -> str:
-    text = _dump(value)
-    return text if len(text) <= width else f"{text[:width]}..."
+def _dump(value: Any, indent: int | None = None) -> str:
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # of half a character
+        return json.dumps(value, indent=indent)
+    return text

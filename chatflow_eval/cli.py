@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import click
 
@@ -18,7 +19,7 @@ from chatflow_eval import __version__
 from chatflow_eval.errors import ChatflowEvalError
 
 if TYPE_CHECKING:
-    from chatflow_eval.gate import Decision, Gate
+    from chatflow_eval.gate import Decision
     from chatflow_eval.outcome import Outcome
     from chatflow_eval.report import Report, RunFolder
     from chatflow_eval.scenario import Scenario
@@ -44,6 +45,21 @@ class _Rate(click.FloatRange):
             if 1 < float(text) <= 100:
                 self.fail(f"{value} is no rate between 0 and 1; did you mean {float(text) / 100:g}?", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class _Keyed(click.types.StringParamType):
+    """A name and a value, as in `BillingAgent=0.9`; the name may hold `=` itself."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self._value = name, value
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        key, found, of_it = str(value).rpartition("=")
+        if not found or not key:
+            self.fail(f"expected {self.name}, not {value!r}", param, ctx)
+        return key, self._value.convert(of_it, param, ctx)
 
 
 _paths = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -82,14 +98,79 @@ _selection = _all(
     ),
 )
 
+_COUNT = click.IntRange(min=0)
+
 _gate_rules = _all(
     click.option("--min-accuracy", type=_Rate(), help="Routing accuracy at least, between 0 and 1."),
-    click.option("--max-loops", type=click.IntRange(min=0), help="Loops at most."),
-    click.option("--max-limit-hits", type=click.IntRange(min=0), help="Limit hits at most."),
     click.option(
-        "--max-errors",
-        type=click.IntRange(min=0),
-        help="Errored trials at most; more end with exit code 3.  [default: 0]",
+        "--min-agent-accuracy",
+        type=_Keyed("AGENT=RATE", _Rate()),
+        multiple=True,
+        metavar="AGENT=RATE",
+        help="Routing accuracy at least of the turns that may end at an agent. Repeatable.",
+    ),
+    click.option(
+        "--min-tag-accuracy",
+        type=_Keyed("TAG=RATE", _Rate()),
+        multiple=True,
+        metavar="TAG=RATE",
+        help="Routing accuracy at least of the scenarios with a tag. Repeatable.",
+    ),
+    click.option("--max-loops", type=_COUNT, help="Loops at most."),
+    click.option("--max-limit-hits", type=_COUNT, help="Limit hits at most."),
+    click.option(
+        "--max-incident",
+        type=_Keyed("KIND=N", _COUNT),
+        multiple=True,
+        metavar="KIND=N",
+        help="Incidents of a kind at most. Repeatable.",
+    ),
+    click.option("--max-errors", type=_COUNT, help="Errored trials at most; more end with exit code 3.  [default: 0]"),
+    click.option(
+        "--max-cost", type=click.FloatRange(min=0), metavar="USD", help="Cost at most; an unknown cost is too much."
+    ),
+    click.option(
+        "--must-pass",
+        multiple=True,
+        metavar="TAG|ID",
+        help="Every trial of the scenarios with this tag or id passes. Repeatable.",
+    ),
+    click.option(
+        "--baseline",
+        type=click.Path(path_type=Path),
+        metavar="RUN",
+        help="A run folder to compare with: no scenario may vanish, nor routing accuracy be lost.",
+    ),
+    click.option("--max-regression", type=_Rate(), help="Routing accuracy lost at most.  [default: 0]"),
+    click.option("--significant", is_flag=True, help="A loss counts only when the exact paired test finds one."),
+)
+
+_RULES = (
+    "min_accuracy",
+    "min_agent_accuracy",
+    "min_tag_accuracy",
+    "max_loops",
+    "max_limit_hits",
+    "max_incident",
+    "max_errors",
+    "max_cost",
+    "must_pass",
+    "baseline",
+    "max_regression",
+    "significant",
+)
+"""The names of the gate's options."""
+
+_OUTPUTS = ("junit", "summary", "github")
+"""The names of the options that say what else to write."""
+
+_outputs = _all(
+    click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML, too."),
+    click.option("--summary", type=click.Path(path_type=Path), metavar="FILE", help="Write a Markdown summary, too."),
+    click.option(
+        "--github",
+        is_flag=True,
+        help="In GitHub Actions: annotate the scenarios' files, and add the summary to the job's.",
     ),
 )
 
@@ -130,13 +211,18 @@ def cli() -> None:
     help="none replays recorded answers and never touches the network; all records anew.",
 )
 @click.option("--live", is_flag=True, help="Ask the models and record nothing.")
+@click.option(
+    "--baselines", is_flag=True, help="Run the keyword router beside the models, as a yardstick that decides nothing."
+)
 @_gate_rules
+@_outputs
 def run(paths: tuple[Path, ...], record_mode: Mode, live: bool, **options: Any) -> None:
     """Run the scenarios in files and folders, write a report, and let it through the gate."""
     if live and _given("record_mode"):
         raise click.UsageError("--live records nothing and replays nothing; leave out --record-mode")
-    rules = {name: options.pop(name) for name in ("min_accuracy", "max_loops", "max_limit_hits", "max_errors")}
-    _run(paths, mode="live" if live else record_mode, rules=rules, **options)
+    rules = {name: options.pop(name) for name in _RULES}
+    outputs = {name: options.pop(name) for name in _OUTPUTS}
+    _run(paths, mode="live" if live else record_mode, rules=rules, outputs=outputs, **options)
 
 
 @cli.command()
@@ -160,15 +246,92 @@ def report(run: Path) -> None:
 @cli.command()
 @_run_folder
 @_gate_rules
-def gate(run: Path, **rules: Any) -> None:
-    """Hold a run folder against thresholds; without any, every scenario must pass."""
+@_outputs
+def gate(run: Path, junit: Path | None, summary: Path | None, github: bool, **rules: Any) -> None:
+    """Hold a run folder against thresholds and a baseline; without any, every scenario must pass."""
     from chatflow_eval.report import Report
     from chatflow_eval.writers import console
 
-    found = Report.read(run)
-    decision = _gate(rules).decide(found)
+    found, root = Report.read(run), _root()
+    decision, max_errors = _decide(found, rules, root)
     console.show_gate(decision, sys.stdout)
-    sys.exit(_exit_code(found, decision, max_errors=rules["max_errors"] or 0))
+    _write(found, decision, root, junit=junit, summary=summary, github=github)
+    sys.exit(_exit_code(found, decision, max_errors=max_errors))
+
+
+@cli.command()
+@click.argument("base", type=click.Path(path_type=Path))
+@_run_folder
+def compare(base: Path, run: Path) -> None:
+    """Compare a run folder with a baseline, scenario by scenario: better, worse, flaky, new, gone."""
+    from chatflow_eval.comparison import compare
+    from chatflow_eval.report import Report
+    from chatflow_eval.writers import console
+
+    console.show_comparison(compare(Report.read(base), Report.read(run)), sys.stdout)
+
+
+@cli.command()
+@_run_folder
+@click.option("--format", "form", type=click.Choice(["csv", "parquet", "jsonl"]), default="csv", show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="The folder to write to.  [default: RUN/export]")
+def export(run: Path, form: Any, out: Path | None) -> None:
+    """Write a run folder's trials, turns and hops as tables."""
+    from chatflow_eval.report import Report
+    from chatflow_eval.writers import export
+
+    for path in export.write(Report.read(run), out or run / "export", form):
+        click.echo(path)
+
+
+@cli.command()
+@_run_folder
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="The new run folder.  [default: as for run]")
+@_gate_rules
+@_outputs
+def rescore(run: Path, paths: tuple[Path, ...], out: Path | None, **options: Any) -> None:
+    """Judge a run's traces by what its scenario files, or those in PATHS, expect now; no model is asked."""
+    from chatflow_eval.outcome import rejudge
+    from chatflow_eval.report import Report, RunFolder
+
+    old, root = Report.read(run), _root()
+    files = paths or _files_of(old, root)
+    if not files:
+        raise ChatflowEvalError(f"{run}: none of its scenario files is below {root}; name them")
+    scenarios = _load(files)
+    folder = RunFolder.create(out or _new_folder(root), command=sys.argv[1:])
+    lost = 0
+    for outcome in rejudge(old.outcomes, scenarios):
+        if outcome is None:
+            lost += 1
+        else:
+            folder.append(outcome)
+    found = folder.close(partial=old.run.partial)
+    if lost:
+        click.echo(f"{_count(lost, 'trial')} left out: no scenario has their id and says the same words", err=True)
+    outputs = {name: options.pop(name) for name in _OUTPUTS}
+    sys.exit(_conclude(found, options, outputs, root))
+
+
+@cli.command()
+@click.argument("folders", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for other programs.")
+def history(folders: tuple[Path, ...], as_json: bool) -> None:
+    """Show accuracy and incidents of one run after the other, of run folders or of the folder that holds them."""
+    import json
+    from dataclasses import asdict
+
+    from chatflow_eval.history import past_runs
+    from chatflow_eval.writers import console
+
+    runs = past_runs(folders or (_root() / "reports",))
+    if not runs:
+        raise ChatflowEvalError(f"no run folder in {', '.join(map(str, folders)) or _root() / 'reports'}")
+    if as_json:
+        click.echo(json.dumps([asdict(each) for each in runs], ensure_ascii=False, indent=1, default=str))
+    else:
+        console.show_history(runs, sys.stdout)
 
 
 @cli.command()
@@ -182,13 +345,14 @@ def validate(paths: tuple[Path, ...]) -> None:
 
 
 @cli.command()
-def schema() -> None:
-    """Print the JSON Schema of scenario files, for editors."""
+@click.argument("of", type=click.Choice(["scenario", "report", "trials"]), default="scenario")
+def schema(of: Literal["scenario", "report", "trials"]) -> None:
+    """Print the JSON Schema of scenario files, of report.json, or of the lines of trials.jsonl."""
     import json
 
-    from chatflow_eval.loader import json_schema
+    from chatflow_eval import loader, report
 
-    click.echo(json.dumps(json_schema(), indent=2))
+    click.echo(json.dumps(loader.json_schema() if of == "scenario" else report.json_schema(of), indent=2))
 
 
 def _run(
@@ -196,6 +360,8 @@ def _run(
     *,
     mode: Mode,
     rules: dict[str, Any] | None,
+    outputs: dict[str, Any] | None = None,
+    baselines: bool = False,
     models: tuple[str, ...],
     repeats: int | None,
     tags: tuple[str, ...],
@@ -210,7 +376,7 @@ def _run(
 
     scenarios = _selected(_load(paths), tags, ids)
     root = loader.find_root(paths[0])
-    trials = trial.plan(scenarios, root=root, models=models, repeats=repeats, mode=mode)
+    trials = trial.plan(scenarios, root=root, models=models, repeats=repeats, mode=mode, baseline=baselines)
     folder = RunFolder.create(out or _new_folder(root), command=sys.argv[1:])
     interrupted = False
     try:
@@ -221,11 +387,8 @@ def _run(
         folder.close(partial=True)
         raise
     found = folder.close(partial=partial)
-    decision = None if rules is None else _gate(rules).decide(found)
-    _show(found, decision)
-    if interrupted:
-        sys.exit(INTERRUPTED)
-    sys.exit(_exit_code(found, decision, max_errors=(rules or {}).get("max_errors") or 0))
+    code = _conclude(found, rules, outputs or {}, root)
+    sys.exit(INTERRUPTED if interrupted else code)
 
 
 async def _finish(trials: Sequence[Trial], folder: RunFolder, *, concurrency: int, fail_fast: bool) -> bool:
@@ -310,13 +473,83 @@ def _new_folder(root: Path) -> Path:
     return folder
 
 
-def _gate(rules: dict[str, Any]) -> Gate:
-    """The gate of the flags; where any is given, errored trials have a ceiling too."""
-    from chatflow_eval.gate import Gate
+def _decide(found: Report, rules: dict[str, Any], root: Path) -> tuple[Decision, int]:
+    """What the gate of the flags, and of the project's `[tool.chatflow-eval.gate]`, says; and its errors at most.
 
-    if any(value is not None for value in rules.values()):
-        rules = {**rules, "max_errors": rules["max_errors"] or 0}
-    return Gate(**rules)
+    Flags win; where there is any rule, errored trials have a ceiling too.
+    """
+    from chatflow_eval import loader
+    from chatflow_eval.gate import Gate, rules_of
+    from chatflow_eval.report import Report
+
+    chosen = rules_of(loader.project(root).suite.gate)
+    if "baseline" in chosen:
+        chosen["baseline"] = root / chosen["baseline"]
+    for name, value in rules.items():
+        if value is not None and value is not False and value != ():
+            chosen[name] = dict(value) if name in ("min_agent_accuracy", "min_tag_accuracy", "max_incident") else value
+    base = chosen.pop("baseline", None)
+    if chosen or base:
+        chosen.setdefault("max_errors", 0)
+    try:
+        gate = Gate(**chosen)
+    except ValueError as error:
+        raise ChatflowEvalError(str(error)) from None
+    return gate.decide(found, Report.read(base) if base else None), gate.max_errors or 0
+
+
+def _conclude(found: Report, rules: dict[str, Any] | None, outputs: dict[str, Any], root: Path) -> int:
+    """Decides, shows and writes a finished run; gives the exit code. `rules` are `None` where nothing is decided."""
+    decision, max_errors = (None, 0) if rules is None else _decide(found, rules, root)
+    _show(found, decision)
+    _write(found, decision, root, **outputs)
+    return _exit_code(found, decision, max_errors=max_errors)
+
+
+def _write(
+    found: Report,
+    decision: Decision | None,
+    root: Path,
+    *,
+    junit: Path | None = None,
+    summary: Path | None = None,
+    github: bool = False,
+) -> None:
+    """The files that other programs read."""
+    from chatflow_eval.writers import junit as xml
+    from chatflow_eval.writers import markdown
+
+    if junit is not None:
+        xml.write(found, junit)
+    if summary is None and not github:
+        return
+    text = markdown.render(found, decision)
+    files = [(summary, "w")] if summary is not None else []
+    if github:
+        workspace = Path(os.environ.get("GITHUB_WORKSPACE", root)).resolve()
+        prefix = root.relative_to(workspace).as_posix() if root.is_relative_to(workspace) else ""
+        for line in markdown.annotate(found, prefix):
+            click.echo(line)
+        if job := os.environ.get("GITHUB_STEP_SUMMARY"):
+            files.append((Path(job), "a"))
+    for path, mode in files:
+        try:
+            with path.open(mode, encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise ChatflowEvalError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _root() -> Path:
+    from chatflow_eval import loader
+
+    return loader.find_root(Path.cwd())
+
+
+def _files_of(found: Report, root: Path) -> tuple[Path, ...]:
+    """The scenario files of a run, as far as they are still there."""
+    files = (root / row.name for row in found.metrics.files)
+    return tuple(file for file in files if file.is_file())
 
 
 def _show(found: Report, decision: Decision | None) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from chatflow_eval.cassette import path_for
-from chatflow_eval.recorder import RecordingTape, ReplayTape, interception
+from chatflow_eval import guard
+from chatflow_eval.cassette import Origin, path_for
+from chatflow_eval.recorder import keeping
 from chatflow_eval.scenario import Factory, Limits, ScriptedAnswer, SettingsSpec, TargetSpec, Turn
+from chatflow_eval.tape import ForkingTape, LiveTape, RecordingTape, Reel, ReplayTape, failure_of, open_tape, playing
 from chatflow_eval.targets import Conversation, Opening, target_of
 from chatflow_eval.trace import Trace, TurnTrace
 from chatflow_eval.trial import Mode
@@ -59,11 +61,16 @@ class Talk:
         return _whole(await self._turn(text, script))
 
     async def _turn(self, text: str, script: Sequence[Any] | None) -> TurnTrace:
-        if self._conversation is None:
-            if isinstance(self.opening.tape, RecordingTape):
-                self._stack.enter_context(interception())
-            self._conversation = await self._stack.enter_async_context(target_of(self.target).open(self.opening))
-        turn = await self._conversation.say(text, script=_script(text, script))
+        tape = self.opening.tape
+        with playing(tape or LiveTape()):
+            if self._conversation is None:
+                self._stack.enter_context(keeping())
+                if isinstance(tape, ReplayTape):
+                    self._stack.enter_context(guard.watching())
+                self._conversation = await self._stack.enter_async_context(target_of(self.target).open(self.opening))
+            turn = await self._conversation.say(text, script=_script(text, script))
+        if tape is not None and tape.error is not None:
+            turn = replace(turn, failure=failure_of(tape.error))
         self.turns.append(turn)
         return turn
 
@@ -71,7 +78,7 @@ class Talk:
         """Ends the conversation, and keeps its recording where one was made."""
         await self._stack.aclose()
         tape = self.opening.tape
-        if isinstance(tape, RecordingTape) and tape.exchanges and not any(turn.failure for turn in self.turns):
+        if isinstance(tape, RecordingTape | ForkingTape) and not any(turn.failure for turn in self.turns):
             tape.save()
 
     def close(self) -> None:
@@ -113,7 +120,7 @@ class Conversations:
             limits=limits or Limits(),
             settings=settings or SettingsSpec(),
             context=context or {},
-            tape=self._tape(cassette),
+            tape=self._tape(cassette, name, label),
         )
         talk = Talk(_spec(target, self.root / Path(self.file).parent), opening)
         self._opened.append(talk)
@@ -124,12 +131,12 @@ class Conversations:
         for talk in self._opened:
             talk.close()
 
-    def _tape(self, cassette: Path) -> RecordingTape | ReplayTape | None:
+    def _tape(self, cassette: Path, name: str, model: str) -> RecordingTape | ReplayTape | ForkingTape | None:
         if self.mode == "live":
             return None
-        if self.mode == "all":
-            return RecordingTape(cassette)
-        return ReplayTape.load(cassette, rerecord=f"pytest {self.file} --chatflow-record-mode all")
+        origin = Origin(file=self.file, scenario=name, model=model, repeat=1)
+        rerecord = f"pytest {self.file} --chatflow-record-mode all"
+        return open_tape(Reel(path=cassette, origin=origin, rerecord=rerecord), self.mode)
 
 
 def _whole(turn: TurnTrace) -> TurnTrace:

@@ -6,7 +6,8 @@ ChatflowEvalError            printed without a traceback; exit code 2
 ├── CassetteError            a recording; its trial is errored, the others go on
 │   ├── CassetteMissing      nothing recorded
 │   ├── CassetteMismatch     asked something that was not recorded
-│   └── CassetteDamaged      a file that is not whole
+│   ├── CassetteDamaged      a file that is not whole
+│   └── NetworkRefused       something connected while replaying
 └── ReportError              a run folder that cannot be read
 """
 
@@ -62,6 +63,10 @@ class CassetteMismatch(CassetteError):
 
 class CassetteDamaged(CassetteError):
     """A cassette that is not whole; it is left as it is."""
+
+
+class NetworkRefused(CassetteError):
+    """Something connected while replaying: what is not recorded stays where it is."""
 
 
 class ReportError(ChatflowEvalError):

@@ -1,27 +1,48 @@
-"""Loops, limit hits, refused, dangling and unannounced handoffs found in a trace, asked for or not."""
+"""What is wrong in a trace, asked for or not: loops, limits, handoffs refused, undeclared or never made, and more."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias, get_args
 
-from chatflow_eval.trace import Hop, LimitStep, ModelStep, ToolStep, Topology, Trace, TurnTrace
+from chatflow_eval import claims
+from chatflow_eval.trace import (
+    Edge,
+    HistoryFault,
+    Hop,
+    LimitStep,
+    ModelStep,
+    Step,
+    ToolStep,
+    Topology,
+    Trace,
+    TurnTrace,
+)
 
 IncidentKind: TypeAlias = Literal[
     "loop",
     "limit_hit",
     "not_allowed",
     "unregistered_target",
+    "invalid_history",
+    "error_masked",
     "self_handoff",
     "multiple_transfers",
     "unknown_tool",
+    "announced_not_made",
+    "repeated_call",
+    "stuck",
+    "bounce",
 ]
 
 KINDS: tuple[IncidentKind, ...] = get_args(IncidentKind)
 """Every kind, those that fail a scenario by default first."""
 
-FAILING: frozenset[IncidentKind] = frozenset({"loop", "limit_hit", "not_allowed", "unregistered_target"})
+FAILING: frozenset[IncidentKind] = frozenset(KINDS[: KINDS.index("self_handoff")])
 """The kinds that fail a scenario unless it requires or allows them, or the suite moves them; the others only warn."""
 
 
@@ -42,26 +63,46 @@ class Incident:
     value: int | None = None
     tool: str | None = None
     times: int | None = None
-    """How many whole times a loop went round."""
+    """How many whole times a loop went round; how often a call was made; for how many turns somebody was stuck."""
     reasons: tuple[str, ...] = ()
     """The reasons given for the handoffs of a loop, first to last, or for the one handoff that is wrong."""
+    quotes: tuple[str, ...] = ()
+    """What was said, called and answered: the announcement; the failure and the claim; the call and its result."""
     model_calls: int = 0
-    """Model calls a loop took, from the first agent of the cycle to the last handoff; calls before a limit was hit."""
+    """Model calls it took: a loop from the first agent of the cycle to the last handoff; before a limit was hit; from
+    the first of repeated calls to the last."""
     tokens: int | None = None
     """Tokens those calls took; `None` is unknown."""
 
 
-def find(trace: Trace) -> tuple[Incident, ...]:
-    """Every incident of the trace, in order of turn, and of place within the turn."""
-    return tuple(
-        incident for number, turn in enumerate(trace.turns, 1) for incident in _of_turn(turn, number, trace.topology)
-    )
+def find(trace: Trace, ends: Sequence[Collection[str]] = ()) -> tuple[Incident, ...]:
+    """Every incident of the trace, in order of turn, and of place within the turn.
+
+    `ends`: who may have the conversation at the end of each turn, as far as that is known; nobody: anybody may.
+    """
+    found = [
+        (number, *placed)
+        for number, turn in enumerate(trace.turns, 1)
+        for placed in _of_turn(turn, number, trace.topology)
+    ]
+    found += [(incident.turn, _AFTER, incident) for incident in (*_stuck(trace, ends), *_bounces(trace))]
+    found.sort(key=lambda place: (*place[:2], KINDS.index(place[2].kind)))
+    return tuple(incident for *_, incident in found)
 
 
-def _of_turn(turn: TurnTrace, number: int, topology: Topology) -> list[Incident]:
-    found = [*_loops(turn, number), *_limit_hits(turn, number), *_hops(turn, number, topology)]
-    found += _tools(turn, number, topology)
-    return [incident for _, incident in sorted(found, key=lambda place: (place[0], KINDS.index(place[1].kind)))]
+_AFTER = 1 << 31
+"""The place of what shows only when a turn has ended."""
+
+
+def _of_turn(turn: TurnTrace, number: int, topology: Topology) -> Iterator[_Placed]:
+    yield from _loops(turn, number)
+    yield from _limit_hits(turn, number)
+    yield from _hops(turn, number, topology)
+    yield from _tools(turn, number, topology)
+    yield from _faults(turn, number)
+    yield from _masked(turn, number)
+    yield from _announced(turn, number, topology)
+    yield from _repeated(turn, number)
 
 
 _Placed: TypeAlias = tuple[int, Incident]
@@ -222,6 +263,215 @@ def _tools(turn: TurnTrace, number: int, topology: Topology) -> Iterator[_Placed
                 tool=step.tool,
             ),
         )
+
+
+def _faults(turn: TurnTrace, number: int) -> Iterator[_Placed]:
+    """Each reason once a turn, as every later request repeats it."""
+    told: set[str] = set()
+    for index, step in enumerate(turn.steps):
+        if isinstance(step, HistoryFault) and step.message not in told:
+            told.add(step.message)
+            yield (
+                index,
+                Incident(
+                    kind="invalid_history",
+                    turn=number,
+                    agents=(step.agent,),
+                    message=f"{step.agent} asked its model what a provider would refuse ({step.code}): {step.message}",
+                    route=_route(turn, index),
+                    quotes=(step.code,),
+                ),
+            )
+
+
+def history_faults(request: Mapping[str, object], agent: str) -> tuple[HistoryFault, ...]:
+    """What a provider would refuse of the chat-completions request that an agent sends, as steps of a trace."""
+    from chatflow_runtime.history import faults
+
+    return tuple(HistoryFault(agent=agent, code=fault.code, message=fault.message) for fault in faults(request))
+
+
+def _masked(turn: TurnTrace, number: int) -> Iterator[_Placed]:
+    """A tool or a handoff failed, nothing made up for it, and the reply states success about it, or about all."""
+    said = claims.success(turn.reply) if turn.failure is None else ()
+    if not said:
+        return
+    for index, step in enumerate(turn.steps):
+        failure = _failure(step)
+        if failure is None or _made_up_for(step, turn.steps[index + 1 :]):
+            continue
+        name = step.target if isinstance(step, Hop) else step.tool if isinstance(step, ToolStep) else ""
+        about = [sentence for sentence in said if claims.is_about(sentence, name)]
+        # Who was refused a handoff may well do without it, and who has something else to show may speak of that.
+        vague = not isinstance(step, Hop) and not any(
+            isinstance(other, ToolStep) and _failure(other) is None for other in turn.steps
+        )
+        claim = next(iter(about or (said if vague else ())), None)
+        if claim is not None:
+            yield (
+                index,
+                Incident(
+                    kind="error_masked",
+                    turn=number,
+                    agents=(turn.end_agent,),
+                    message=f"{turn.end_agent} said {_cut(claim)}, though {name} had failed: {_cut(failure)}.",
+                    route=_route(turn, index),
+                    tool=step.tool if isinstance(step, ToolStep | Hop) else None,
+                    quotes=(failure, claim),
+                ),
+            )
+            return
+
+
+def _failure(step: Step) -> str | None:
+    """What a call or a handoff failed with; looking something up in vain is no failure that could be masked."""
+    if isinstance(step, Hop):
+        return None if step.accepted or step.why in ("self", "already_transferred") else step.message or step.why
+    if not isinstance(step, ToolStep) or claims.only_looks(step.tool):
+        return None
+    if step.is_error or _tells_of_error(step.result):
+        return _text(step.result) or "an error"
+    return None
+
+
+def _tells_of_error(result: Any) -> bool:
+    """Tools that answer with an error instead of raising one, as most frameworks have them do."""
+    if isinstance(result, str):
+        return result.lstrip().lower().startswith(("error:", "error -", "error "))
+    if isinstance(result, Mapping):
+        status = str(result.get("status", "")).lower()
+        return bool(result.get("error")) or result.get("success") is False or status in ("error", "failed", "failure")
+    return False
+
+
+def _made_up_for(failed: Step, later: Sequence[Step]) -> bool:
+    if isinstance(failed, ToolStep):
+        return any(isinstance(step, ToolStep) and step.tool == failed.tool and _failure(step) is None for step in later)
+    return isinstance(failed, Hop) and any(
+        isinstance(step, Hop) and step.accepted and step.target == failed.target for step in later
+    )
+
+
+def _announced(turn: TurnTrace, number: int, topology: Topology) -> Iterator[_Placed]:
+    """A text states that it hands off to an agent, and nobody in the turn so much as tried to."""
+    if turn.failure is not None:
+        return
+    tried = {hop.target for hop in turn.hops} | {turn.end_agent}
+    texts = [(index, step.agent, step.text) for index, step in enumerate(turn.steps) if isinstance(step, ModelStep)]
+    if turn.reply not in (text for *_, text in texts):
+        texts.append((len(turn.steps), turn.end_agent, turn.reply))
+    told: set[str] = set()
+    for index, speaker, text in texts:
+        others = [agent for agent in topology.agents if agent != speaker and agent not in tried and agent not in told]
+        for agent, sentence in claims.announced(text or "", others):
+            told.add(agent)
+            yield (
+                index,
+                Incident(
+                    kind="announced_not_made",
+                    turn=number,
+                    agents=(speaker, agent),
+                    message=f"{speaker} said {_cut(sentence)}, and no handoff to {agent} was made.",
+                    route=_route(turn, index),
+                    quotes=(sentence,),
+                ),
+            )
+
+
+def _repeated(turn: TurnTrace, number: int) -> Iterator[_Placed]:
+    """The same call by the same agent with the same answer: whatever came between made no difference to it."""
+    made: dict[tuple[str, str, str], list[int]] = {}
+    for index, step in enumerate(turn.steps):
+        if isinstance(step, ToolStep) and step.known:
+            made.setdefault((step.agent, step.tool, _text(step.arguments)), []).append(index)
+    for (agent, tool, arguments), places in made.items():
+        answers = [_text(step.result) for place in places if isinstance(step := turn.steps[place], ToolStep)]
+        again = [place for place, (before, now) in zip(places[1:], pairwise(answers), strict=True) if before == now]
+        if not again:
+            continue
+        calls, tokens = _cost(turn, places[0], again[-1])
+        times = len(again) + 1
+        yield (
+            again[0],
+            Incident(
+                kind="repeated_call",
+                turn=number,
+                agents=(agent,),
+                message=f"{agent} called {tool} {times} times with {_cut(arguments)}, and got the same answer again.",
+                route=_route(turn, again[0]),
+                tool=tool,
+                times=times,
+                quotes=(arguments, answers[0]),
+                model_calls=calls,
+                tokens=tokens,
+            ),
+        )
+
+
+def _stuck(trace: Trace, ends: Sequence[Collection[str]]) -> Iterator[Incident]:
+    """Somebody has the conversation from whom no declared handoffs lead to anybody who may; told once a stretch."""
+    if not trace.topology.edges:
+        return
+    stretch: Incident | None = None
+    for number, (turn, wanted) in enumerate(zip(trace.turns, ends, strict=False), 1):
+        here = turn.agents[-1] if turn.failure is not None else turn.end_agent
+        if not wanted or not _reachable(here, trace.topology.edges).isdisjoint(wanted):
+            if stretch is not None:
+                yield stretch
+            stretch = None
+            continue
+        if stretch is None or stretch.agents != (here, *wanted):
+            if stretch is not None:
+                yield stretch
+            stretch = Incident(
+                kind="stuck",
+                turn=number,
+                agents=(here, *wanted),
+                message=f"{here} has the conversation, and no handoffs lead from it to {' or '.join(wanted)}.",
+                route=turn.agents,
+                times=0,
+            )
+        stretch = replace(stretch, times=(stretch.times or 0) + 1)
+    if stretch is not None:
+        yield stretch
+
+
+@lru_cache(maxsize=1024)
+def _reachable(agent: str, edges: tuple[Edge, ...]) -> frozenset[str]:
+    """The agent itself, and everyone that handoffs lead to from it."""
+    found, waiting = {agent}, [agent]
+    while waiting:
+        source = waiting.pop()
+        for edge in edges:
+            if edge.source == source and edge.target not in found:
+                found.add(edge.target)
+                waiting.append(edge.target)
+    return frozenset(found)
+
+
+def _bounces(trace: Trace) -> Iterator[Incident]:
+    """Of three turns in a row, the first and the last are answered by one agent, and that between by another."""
+    answered = [None if turn.failure is not None else turn.end_agent for turn in trace.turns]
+    for number, (first, between, last) in enumerate(zip(answered, answered[1:], answered[2:], strict=False), 3):
+        if first is not None and between is not None and first == last != between:
+            yield Incident(
+                kind="bounce",
+                turn=number,
+                agents=(first, between),
+                message=f"{first}, {between} and {first} again answered turns {number - 2} to {number}.",
+                route=trace.turns[number - 1].agents,
+            )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str) if value is not None else ""
+
+
+def _cut(text: str, longest: int = 120) -> str:
+    line = " ".join(text.split()).rstrip(".")
+    return f"`{line}`" if len(line) <= longest else f"`{line[:longest]}...`"
 
 
 def _route(turn: TurnTrace, index: int) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json_schema
 from pydantic_core import ErrorDetails, core_schema
 
+from chatflow_eval import scrub
 from chatflow_eval.document import MAX_PROBLEMS, Document, Map, Place, Seq, read
 from chatflow_eval.errors import ScenarioError, ScenarioErrors
 from chatflow_eval.expectations import Expectations
@@ -73,6 +74,7 @@ def load(paths: Sequence[Path], root: Path | None = None) -> tuple[Scenario, ...
     """
     belongs = project(root if root is not None else paths[0] if paths else Path())
     belongs = Project(root.resolve(), belongs.suite) if root is not None else belongs
+    scrub.declare(belongs.suite.secrets)
     scenarios: list[Scenario] = []
     errors: list[ScenarioError] = []
     files: dict[Path, Path] = {}
@@ -205,7 +207,7 @@ def _origin(file: Path, root: Path) -> str:
 
 def _given(conditions: Conditions) -> dict[str, Any]:
     """What was said, and nothing that was not; limits and settings one by one."""
-    given = {name: getattr(conditions, name) for name in conditions.model_fields_set if name != "incidents"}
+    given = {name: getattr(conditions, name) for name in conditions.model_fields_set - {"incidents", "secrets"}}
     for name in ("limits", "settings"):
         if name in given:
             given[name] = {key: getattr(given[name], key) for key in given[name].model_fields_set}
@@ -215,7 +217,7 @@ def _given(conditions: Conditions) -> dict[str, Any]:
 def _combined(outer: dict[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
     """What the inner says, and where it says nothing, what the outer says.
 
-    Limits, settings and context go key by key; tags and ignore rules add up.
+    Limits, settings and context go key by key; tags, ignore rules and allowed hosts add up.
     """
     both = outer | dict(inner)
     if "agents" in inner and "target" not in inner:
@@ -223,7 +225,7 @@ def _combined(outer: dict[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]
     for name in outer.keys() & inner.keys():
         if name in ("limits", "settings", "context") and isinstance(inner[name], dict):
             both[name] = outer[name] | dict(inner[name])
-        elif name in ("tags", "ignore"):
+        elif name in ("tags", "ignore", "allow_hosts"):
             own = many(inner[name])
             both[name] = [*own, *(item for item in outer[name] if item not in own)]
     return both

@@ -1,28 +1,25 @@
-"""Outcomes to numbers: accuracy, pass rates, hops, confusion, incidents, tokens, latency, each with its definition."""
+"""Outcomes to numbers: accuracy, pass rates, hops, confusion, incidents, cost, coverage, each with its definition."""
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import fsum
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from chatflow_eval import statistics
-from chatflow_eval.checks import Verdict
+from chatflow_eval import prices, statistics
+from chatflow_eval.demand import ASKS
 from chatflow_eval.incidents import KINDS, IncidentKind
 from chatflow_eval.outcome import Outcome, Status
-from chatflow_eval.route import Aligned, Route, Visit
-from chatflow_eval.trace import ModelStep
+from chatflow_eval.tally import ENDS, STATUSES, Coverage, DecisionEnd, Frames, Tally
+from chatflow_eval.trial import KEYWORD
 
-STATUSES: tuple[Status, ...] = ("passed", "failed", "errored", "skipped")
-ROUTING_CHECKS = frozenset({"route", "stay", "starts_at", "ends_at"})
 MAX_K = 10
 
 DEFINITIONS: dict[str, str] = {
@@ -32,6 +29,23 @@ DEFINITIONS: dict[str, str] = {
     "the turns that errored, and the turns that an error kept from being reached.",
     "accuracy_right_start": "Accepted turns, of those judged for routing whose last judged turn before was accepted "
     "(or that have none): an earlier mistake is not counted again.",
+    "first": "Routing accuracy of the turns that are to leave the conversation's start for the first time: the first "
+    "turn of a scenario whose expectation asks that somebody hands off.",
+    "switch": "Routing accuracy of the later turns that are to change agent.",
+    "stay": "Routing accuracy of the turns in which nobody is to hand off.",
+    "either": "Routing accuracy of the turns whose expectation accepts both, or where it depends on an earlier turn "
+    "that accepts several agents or says nothing.",
+    "agent_accuracy": "Routing accuracy of the turns that may end at the agent by what is expected of them.",
+    "switching": "Changes of the agent who replies, per boundary between two turns that were both answered.",
+    "switching_expected": "Boundaries between two turns that no one agent may both reply to, of the boundaries whose "
+    "two turns say who may.",
+    "bounce": "Times that one agent replied, another one, and the first again, in three turns in a row, of all three "
+    "turns in a row that were answered.",
+    "bounce_expected": "Three turns in a row of which the first and the last may be one agent's, and that between "
+    "neither of theirs, of those that all say who may reply.",
+    "baseline_unmoved": "What 'right first agent, then never hand off' scores on the turns judged for routing: it goes "
+    "to the first agent that the expectation names when somebody is first to hand off, and stays there.",
+    "baseline_keyword": "What the built-in keyword router scores: one trial of each scenario, in no other number.",
     "pass_rate": "The mean over scenarios of the share of their trials that passed; errored and skipped trials are not "
     "counted. A scenario counts once for each model.",
     "pass_hat_k": "pass^k: the chance that k trials of a scenario all pass, estimated without bias, mean over "
@@ -44,7 +58,14 @@ DEFINITIONS: dict[str, str] = {
     "with a route or stay check that were reached and did not error.",
     "hop_recall": "Handoffs that happened and were expected at that place, of the handoffs that were expected, in the "
     "same turns.",
-    "hop_f1": "The harmonic mean of hop precision and hop recall.",
+    "hop_f1": "The harmonic mean of hop precision and hop recall: twice the handoffs that were both, of those that "
+    "happened and those that were expected, counted together.",
+    "wrong_route_calls": "Model calls by an agent who was not expected at that place of the route, until the route is "
+    "joined again, of the model calls in turns with a route or stay check.",
+    "wrong_route_tokens": "Tokens of those calls, as far as they are known.",
+    "coverage_expected": "Agents, and handoffs, of those that the target declares, that some expectation names.",
+    "coverage_exercised": "Agents that were given the conversation, and handoffs that happened, of those declared. No "
+    "sample, and so without an interval.",
     "incident_trials": "Trials with at least one incident of the kind, of the trials that ran.",
     "errored": "Trials that ended in an error of a model, a network, a recording or the agents, of the trials "
     "that ran.",
@@ -53,6 +74,8 @@ DEFINITIONS: dict[str, str] = {
     "decision of a turn with a route, stay or ends_at check.",
     "model_calls": "Answers that models gave.",
     "tokens": "Tokens of the model calls that reported them; calls that did not are counted as unknown, not as 0.",
+    "cost": "US dollars for the tokens of the model calls whose tokens and price are known (litellm's price list; the "
+    "keyword router costs nothing); the others are counted as unknown, not as 0.",
     "latency": "Seconds from a question to a model to its answer.",
 }
 """What each number means, in words; shown beside it in every report."""
@@ -79,6 +102,17 @@ class Amount:
     """How many model calls reported it."""
     unknown: int
     """How many did not."""
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """US dollars over what is known; `value` is `None` when nothing is."""
+
+    value: float | None
+    known: int
+    """How many model calls it holds."""
+    unknown: int
     definition: str
 
 
@@ -118,18 +152,29 @@ class Numbers:
     accuracy: Rate
     accuracy_with_errors: Rate
     accuracy_right_start: Rate
+    first: Rate
+    switch: Rate
+    stay: Rate
+    either: Rate
+    switching: Rate
+    switching_expected: Rate
+    bounce: Rate
+    bounce_expected: Rate
     pass_rate: Rate
     pass_hat_k: dict[int, Rate]
     pass_at_k: dict[int, Rate]
     flaky: Rate
     hop_precision: Rate
     hop_recall: Rate
-    hop_f1: float | None
+    hop_f1: Rate
+    wrong_route_calls: Rate
+    wrong_route_tokens: Amount
     errored: Rate
     incidents: tuple[IncidentNumbers, ...]
     model_calls: int
     input_tokens: Amount
     output_tokens: Amount
+    cost: Cost
     latency: Latency
 
     @property
@@ -156,7 +201,9 @@ class ScenarioNumbers:
     """The numbers of one scenario on one model."""
 
     file: str
+    line: int
     scenario: str
+    tags: tuple[str, ...]
     target: str
     model: str
     trials: dict[Status, int]
@@ -170,17 +217,54 @@ class ScenarioNumbers:
 
 @dataclass(frozen=True, slots=True)
 class HopNumbers:
-    """Precision and recall of the handoffs to one agent, or (with a source) along one edge."""
+    """Precision and recall of the handoffs along one edge."""
 
-    source: str | None
+    source: str
     target: str
     precision: Rate
     recall: Rate
-    f1: float | None
+    f1: Rate
 
 
-DecisionEnd: TypeAlias = Literal["agent", "stayed", "none", "error"]
-ENDS: tuple[DecisionEnd, ...] = get_args(DecisionEnd)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentNumbers:
+    """The numbers of one agent: turns that may end at it, handoffs to it, and its own model calls."""
+
+    agent: str
+    accuracy: Rate
+    precision: Rate
+    recall: Rate
+    f1: Rate
+    model_calls: int
+    input_tokens: Amount
+    output_tokens: Amount
+    cost: Cost
+    latency: Latency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupNumbers:
+    """The numbers of the trials that share a tag, or a scenario file."""
+
+    name: str
+    trials: dict[Status, int]
+    scenarios: int
+    accuracy: Rate
+    pass_rate: Rate
+    errored: Rate
+    incidents: dict[IncidentKind, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineNumbers:
+    """What a yardstick scores: `keyword`, or `unmoved`, who goes right the first time and then never hands off."""
+
+    name: Literal["keyword", "unmoved"]
+    accuracy: Rate
+    first: Rate
+    switch: Rate
+    stay: Rate
+    either: Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,16 +286,21 @@ class ConfusionCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """All numbers of a run: in total, by model, by scenario, by agent and by edge."""
+    """All numbers of a run: in total, by model, file, tag, scenario, agent and edge; yardsticks only in `baselines`."""
 
     total: Numbers
     answering: tuple[str, ...]
     """Names of the models that gave answers."""
     models: tuple[ModelNumbers, ...]
+    files: tuple[GroupNumbers, ...]
+    tags: tuple[GroupNumbers, ...]
+    """A trial counts for each of its tags."""
     scenarios: tuple[ScenarioNumbers, ...]
-    agents: tuple[HopNumbers, ...]
+    agents: tuple[AgentNumbers, ...]
     edges: tuple[HopNumbers, ...]
     confusion: tuple[ConfusionCell, ...]
+    coverage: tuple[Coverage, ...]
+    baselines: tuple[BaselineNumbers, ...]
 
 
 def measure(outcomes: Iterable[Outcome]) -> Metrics:
@@ -219,257 +308,13 @@ def measure(outcomes: Iterable[Outcome]) -> Metrics:
     tally = Tally()
     for outcome in outcomes:
         tally.add(outcome)
-    return tally.metrics()
-
-
-@dataclass(frozen=True, slots=True)
-class Frames:
-    """The rows behind the numbers; texts are categories."""
-
-    trials: pd.DataFrame
-    """One row a trial: file, scenario, target, model, repeat, status, replayed, seconds; `cluster` numbers scenarios,
-    `unit` scenarios on one model."""
-    turns: pd.DataFrame
-    """One row a turn with a routing check: judged, right, errored, unreached, fresh (the one before was right)."""
-    hops: pd.DataFrame
-    """One row a place of an alignment after the start: wanted, made, ok, and the agents before and at the place."""
-    calls: pd.DataFrame
-    """One row a model call: tokens (-1: unknown), seconds (NaN: unknown)."""
-    incidents: pd.DataFrame
-    """One row an incident: its kind as its place in `incidents.KINDS`."""
-    answering: frozenset[str]
-    """Names of the models that gave answers."""
-
-
-@dataclass(slots=True)
-class _Table:
-    """Growing columns of numbers."""
-
-    columns: dict[str, array[float]]
-
-    @classmethod
-    def of(cls, **types: str) -> _Table:
-        return cls({name: array(code) for name, code in types.items()})
-
-    def add(self, *values: float) -> None:
-        for column, value in zip(self.columns.values(), values, strict=True):
-            column.append(value)
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
-
-    def frame(self) -> pd.DataFrame:
-        return pd.DataFrame({name: np.array(column) for name, column in self.columns.items()})
-
-
-@dataclass(slots=True)
-class Tally:
-    """Outcomes counted as they stream by; keeps numbers in columns, and no trace."""
-
-    unexpected: array[int] = field(default_factory=lambda: array("I"))
-    """Which outcomes are not as expected, by their place."""
-    with_incidents: array[int] = field(default_factory=lambda: array("I"))
-    """Which outcomes have incidents, by their place."""
-    _texts: dict[str, int] = field(default_factory=dict)
-    _trials: _Table = field(
-        default_factory=lambda: _Table.of(
-            file="i", scenario="i", target="i", model="i", repeat="i", status="b", replayed="b", seconds="d"
-        )
-    )
-    _turns: _Table = field(
-        default_factory=lambda: _Table.of(trial="i", judged="b", right="b", errored="b", unreached="b", fresh="b")
-    )
-    _hops: _Table = field(
-        default_factory=lambda: _Table.of(
-            trial="i", wanted="b", made="b", ok="b", source_expected="i", source="i", expected="i", actual="i", end="b"
-        )
-    )
-    _calls: _Table = field(default_factory=lambda: _Table.of(trial="i", input="q", output="q", seconds="d"))
-    _incidents: _Table = field(default_factory=lambda: _Table.of(trial="i", kind="b"))
-    _answering: set[str] = field(default_factory=set)
-
-    def add(self, outcome: Outcome) -> None:
-        """Count one outcome."""
-        trial = len(self._trials)
-        self._trials.add(
-            *(self._code(text) for text in (outcome.file, outcome.scenario, outcome.target, outcome.model)),
-            outcome.repeat,
-            STATUSES.index(outcome.status),
-            outcome.replayed,
-            outcome.seconds,
-        )
-        if not outcome.ok:
-            self.unexpected.append(trial)
-        if outcome.incidents:
-            self.with_incidents.append(trial)
-        if outcome.status == "skipped":
-            return
-        self._add_turns(trial, outcome)
-        for place in _places(outcome):
-            self._hops.add(
-                trial,
-                place.wanted,
-                place.made,
-                place.ok,
-                *(self._code(name) for name in (place.source_expected, place.source, place.expected, place.actual)),
-                ENDS.index(place.end),
-            )
-        for incident in outcome.incidents:
-            self._incidents.add(trial, KINDS.index(incident.kind))
-        for step in _model_steps(outcome):
-            self._calls.add(
-                trial,
-                -1 if step.input_tokens is None else step.input_tokens,
-                -1 if step.output_tokens is None else step.output_tokens,
-                float("nan") if step.seconds is None else step.seconds,
-            )
-            self._answering.add(step.model)
-
-    def frames(self) -> Frames:
-        """The rows counted so far."""
-        trials, turns, hops = self._trials.frame(), self._turns.frame(), self._hops.frame()
-        trials["cluster"] = trials.groupby(["file", "scenario"]).ngroup()
-        trials["unit"] = trials.groupby(["file", "scenario", "target", "model"], sort=False).ngroup()
-        for rows in (turns, hops):
-            rows["cluster"] = trials["cluster"].to_numpy()[rows["trial"].to_numpy()]
-        texts = pd.Index(list(self._texts), dtype="str")
-        for rows, names in ((trials, _TRIAL_TEXTS), (hops, _HOP_TEXTS)):
-            for name in names:
-                rows[name] = pd.Categorical.from_codes(rows[name].to_numpy(), categories=texts)
-        return Frames(trials, turns, hops, self._calls.frame(), self._incidents.frame(), frozenset(self._answering))
-
-    def metrics(self) -> Metrics:
-        """The numbers of what was counted so far."""
-        return summarise(self.frames())
-
-    def _add_turns(self, trial: int, outcome: Outcome) -> None:
-        fresh = True
-        for turn, verdicts in _routing_verdicts(outcome).items():
-            unjudged = not verdicts or any(verdict.status == "skipped" for verdict in verdicts)
-            lost = outcome.status == "errored" and turn >= _failed_turn(outcome) and unjudged
-            judged = not lost and any(verdict.status != "skipped" for verdict in verdicts)
-            right = judged and all(verdict.status != "failed" for verdict in verdicts)
-            errored = lost and turn == _failed_turn(outcome)
-            self._turns.add(trial, judged, right, errored, lost and not errored, fresh)
-            fresh = right if judged else fresh
-
-    def _code(self, text: str | None) -> int:
-        return -1 if text is None else self._texts.setdefault(text, len(self._texts))
-
-
-_TRIAL_TEXTS = ("file", "scenario", "target", "model")
-_HOP_TEXTS = ("source_expected", "source", "expected", "actual")
-
-
-def _model_steps(outcome: Outcome) -> Iterator[ModelStep]:
-    for turn in outcome.trace.turns if outcome.trace else ():
-        for step in turn.steps:
-            if isinstance(step, ModelStep):
-                yield step
-
-
-def _failed_turn(outcome: Outcome) -> int:
-    """The turn an errored trial stopped in: the first, when it stopped before any."""
-    return outcome.failed_turn or 1
-
-
-def _routing_verdicts(outcome: Outcome) -> dict[int, list[Verdict]]:
-    """The routing verdicts of each turn that has any.
-
-    A trial that errored before anything was judged has none: then every turn that it did not get through counts.
-    """
-    if outcome.status == "errored" and not outcome.verdicts:
-        return {turn: [] for turn in range(_failed_turn(outcome), len(outcome.users) + 1)}
-    turns: dict[int, list[Verdict]] = {}
-    for verdict in outcome.verdicts:
-        if verdict.turn is not None and verdict.check in ROUTING_CHECKS:
-            turns.setdefault(verdict.turn, []).append(verdict)
-    return dict(sorted(turns.items()))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """One place of an alignment: was a hop to somebody wanted here, was one made, and between whom."""
-
-    wanted: bool = False
-    made: bool = False
-    ok: bool = False
-    source_expected: str | None = None
-    source: str | None = None
-    expected: str | None = None
-    actual: str | None = None
-    end: DecisionEnd = "agent"
-
-
-def _places(outcome: Outcome) -> Iterator[_Place]:
-    """The decisions of every turn: from route and stay checks; else from ends_at; else those of the conversation."""
-    by_turn = _routing_verdicts(outcome)
-    aligned = False
-    for turn, verdicts in by_turn.items():
-        alignments = [verdict for verdict in verdicts if verdict.check in ("route", "stay")]
-        aligned |= bool(alignments)
-        for verdict in alignments[:1] or [verdict for verdict in verdicts if verdict.check == "ends_at"][:1]:
-            if verdict.status == "skipped":
-                if outcome.status == "errored" and turn == _failed_turn(outcome):
-                    yield from (_Place(expected=agent, end="error") for agent in _wanted(outcome, turn, verdict))
-            elif verdict.check == "ends_at":
-                yield _ending(outcome, turn, verdict)
-            else:
-                yield from _aligned_places(verdict.alignment)
-    if not aligned:
-        for verdict in outcome.verdicts:
-            if verdict.turn is None and verdict.check == "route" and verdict.status != "skipped":
-                yield from _aligned_places(verdict.alignment)
-
-
-def _aligned_places(alignment: Sequence[Aligned]) -> Iterator[_Place]:
-    expected_before = actual_before = None
-    decided = False
-    last_actual = max((index for index, item in enumerate(alignment) if item.actual is not None), default=-1)
-    for index, item in enumerate(alignment):
-        expected = item.actual if item.ok else item.expected
-        wanted = expected is not None and expected_before is not None
-        made = item.actual is not None and actual_before is not None
-        if wanted or made:
-            decided = True
-            yield _Place(
-                wanted=wanted,
-                made=made,
-                ok=wanted and made and item.ok,
-                source_expected=expected_before,
-                source=actual_before,
-                expected=expected,
-                actual=item.actual,
-                end="agent" if item.actual is not None else "stayed" if index > last_actual else "none",
-            )
-        expected_before, actual_before = expected or expected_before, item.actual or actual_before
-    if alignment and not decided:
-        yield _Place(end="stayed", ok=True)
-
-
-def _ending(outcome: Outcome, turn: int, verdict: Verdict) -> _Place:
-    trace = outcome.trace.turns[turn - 1] if outcome.trace and turn <= len(outcome.trace.turns) else None
-    actual = trace.end_agent if trace else verdict.actual
-    if verdict.status == "passed":
-        return _Place(expected=actual, actual=actual)
-    stayed = trace is not None and actual == trace.start_agent
-    return _Place(expected=verdict.expected, actual=None if stayed else actual, end="stayed" if stayed else "agent")
-
-
-def _wanted(outcome: Outcome, turn: int, verdict: Verdict) -> Sequence[str | None]:
-    """The agents that were to come in a turn that errored: what a route that stays at its start would leave out."""
-    if verdict.check == "stay":
-        return (None,)
-    if verdict.check == "ends_at":
-        return (verdict.expected,)
-    if outcome.trace is None or turn > len(outcome.trace.turns):
-        return (verdict.expected,)
-    start = Visit(outcome.trace.turns[turn - 1].start_agent, "start")
-    return [place.expected for place in Route(verdict.expected).align((start,)) if place.actual is None] or (None,)
+    return summarise(tally.frames())
 
 
 def summarise(frames: Frames) -> Metrics:
     """The numbers behind the rows."""
+    yardstick, everything = _of_baseline(frames), frames
+    frames = everything if yardstick is None else _only(frames, frames.trials[frames.trials["baseline"] == 0])
     groups = frames.trials.groupby(["target", "model"], observed=True, sort=False)
     return Metrics(
         total=_numbers(frames),
@@ -477,29 +322,51 @@ def summarise(frames: Frames) -> Metrics:
         models=tuple(
             ModelNumbers(str(target), str(model), _numbers(_only(frames, group))) for (target, model), group in groups
         ),
+        files=tuple(_files(frames)),
+        tags=tuple(_tags(frames)),
         scenarios=tuple(_scenarios(frames)),
-        agents=tuple(_hop_numbers(frames, by_edge=False)),
-        edges=tuple(_hop_numbers(frames, by_edge=True)),
+        agents=tuple(_agents(frames)),
+        edges=tuple(_edges(frames)),
         confusion=tuple(_confusion(frames.hops)),
+        coverage=frames.coverage,
+        baselines=tuple(_baselines(frames, yardstick)),
     )
 
 
+def _of_baseline(frames: Frames) -> Frames | None:
+    rows = frames.trials[frames.trials["baseline"] == 1]
+    return _only(frames, rows) if len(rows) else None
+
+
 def _only(frames: Frames, trials: pd.DataFrame) -> Frames:
-    rows = (frames.turns, frames.hops, frames.calls, frames.incidents)
-    turns, hops, calls, incidents = (frame[frame["trial"].isin(trials.index)] for frame in rows)
-    return replace(frames, trials=trials, turns=turns, hops=hops, calls=calls, incidents=incidents)
+    chosen = np.zeros(int(frames.trials.index.max()) + 1 if len(frames.trials) else 0, dtype=bool)
+    chosen[trials.index.to_numpy()] = True
+
+    def rows(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.take(np.flatnonzero(chosen[frame["trial"].to_numpy()]))
+
+    return replace(
+        frames,
+        trials=trials,
+        turns=rows(frames.turns),
+        hops=rows(frames.hops),
+        calls=rows(frames.calls),
+        incidents=rows(frames.incidents),
+        switches=rows(frames.switches),
+        bounces=rows(frames.bounces),
+    )
 
 
 def _numbers(frames: Frames) -> Numbers:
-    trials, turns, hops = frames.trials, frames.turns, frames.hops
+    trials, turns, hops, calls = frames.trials, frames.turns, frames.hops, frames.calls
     ran = trials[trials["status"] != STATUSES.index("skipped")]
     judged, lost = turns[turns["judged"] == 1], (turns["errored"] == 1) | (turns["unreached"] == 1)
     units = _units(trials)
     ks = range(2, min(int(units["tried"].max()), MAX_K) + 1) if len(units) else ()
     again = units[units["tried"] > 1]
     flaky = (again["passed"] > 0) & (again["passed"] < again["tried"])
-    precision = _rate(hops[hops["made"] == 1], "ok", "hop_precision")
-    recall = _rate(hops[hops["wanted"] == 1], "ok", "hop_recall")
+    made, wanted = hops[hops["made"] == 1], hops[hops["wanted"] == 1]
+    off = calls[calls["off"] == 1]
     return Numbers(
         trials={status: int((trials["status"] == code).sum()) for code, status in enumerate(STATUSES)},
         scenarios=int(trials["cluster"].nunique()),
@@ -510,20 +377,38 @@ def _numbers(frames: Frames) -> Numbers:
         accuracy=_rate(judged, "right", "accuracy"),
         accuracy_with_errors=_rate(turns[(turns["judged"] == 1) | lost], "right", "accuracy_with_errors"),
         accuracy_right_start=_rate(judged[judged["fresh"] == 1], "right", "accuracy_right_start"),
-        pass_rate=_mean(units, lambda passed, tried: passed / tried, "pass_rate", weight=float(units["tried"].mean())),
+        **_by_asks(judged, "right"),
+        switching=_rate(frames.switches[frames.switches["seen"] >= 0], "seen", "switching"),
+        switching_expected=_rate(frames.switches[frames.switches["wanted"] >= 0], "wanted", "switching_expected"),
+        bounce=_rate(frames.bounces[frames.bounces["seen"] >= 0], "seen", "bounce"),
+        bounce_expected=_rate(frames.bounces[frames.bounces["wanted"] >= 0], "wanted", "bounce_expected"),
+        pass_rate=_pass_rate(units),
         pass_hat_k={k: _mean(units, partial(statistics.pass_hat_k, k=k), "pass_hat_k") for k in ks},
         pass_at_k={k: _mean(units, partial(statistics.pass_at_k, k=k), "pass_at_k") for k in ks},
         flaky=_rate(again.assign(flaky=flaky, trial=again.index), "flaky", "flaky"),
-        hop_precision=precision,
-        hop_recall=recall,
-        hop_f1=_f1(precision, recall),
+        hop_precision=_rate(made, "ok", "hop_precision"),
+        hop_recall=_rate(wanted, "ok", "hop_recall"),
+        hop_f1=_f1(made, wanted),
+        wrong_route_calls=_rate(calls[calls["off"] >= 0], "off", "wrong_route_calls"),
+        wrong_route_tokens=_tokens_of(off),
         errored=_trials_with(ran, ran.index[ran["status"] == STATUSES.index("errored")], "errored"),
         incidents=tuple(_incidents(ran, frames.incidents)),
-        model_calls=len(frames.calls),
-        input_tokens=_amount(frames.calls["input"]),
-        output_tokens=_amount(frames.calls["output"]),
-        latency=_latency(frames.calls["seconds"]),
+        model_calls=len(calls),
+        input_tokens=_amount(calls["input"]),
+        output_tokens=_amount(calls["output"]),
+        cost=_cost(calls),
+        latency=_latency(calls["seconds"]),
     )
+
+
+def _by_asks(judged: pd.DataFrame, column: str) -> dict[str, Rate]:
+    """The accuracy of each class of turns, by what is asked of them."""
+    return {asks: _rate(judged[judged["asks"] == code], column, asks) for code, asks in enumerate(ASKS)}
+
+
+def _pass_rate(units: pd.DataFrame) -> Rate:
+    trials = float(units["tried"].mean()) if len(units) else 1.0
+    return _mean(units, lambda passed, tried: passed / tried, "pass_rate", weight=trials)
 
 
 def _units(trials: pd.DataFrame) -> pd.DataFrame:
@@ -537,8 +422,14 @@ def _units(trials: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _rate(rows: pd.DataFrame, column: str, name: str) -> Rate:
-    return _clustered(rows[column].to_numpy(), rows["cluster"].to_numpy(), rows["trial"].to_numpy(), name)
+def _rate(rows: pd.DataFrame, column: str, name: str, *, weight: float = 1) -> Rate:
+    return _clustered(rows[column].to_numpy(), rows["cluster"].to_numpy(), rows["trial"].to_numpy(), name, weight)
+
+
+def _f1(made: pd.DataFrame, wanted: pd.DataFrame) -> Rate:
+    """Each handoff that happened and was expected is in both sets, and so counts half in either."""
+    both = pd.concat([made, wanted])
+    return _rate(both, "ok", "hop_f1", weight=0.5)
 
 
 def _trials_with(ran: pd.DataFrame, having: Iterable[int], name: str) -> Rate:
@@ -548,13 +439,17 @@ def _trials_with(ran: pd.DataFrame, having: Iterable[int], name: str) -> Rate:
 _Numbers: TypeAlias = npt.NDArray[Any]
 
 
-def _clustered(right: _Numbers, clusters: _Numbers, trials: _Numbers, name: str) -> Rate:
-    """The share that is right; clusters are scenarios, or trials where there is one scenario only."""
+def _clustered(right: _Numbers, clusters: _Numbers, trials: _Numbers, name: str, weight: float = 1) -> Rate:
+    """The share that is right; clusters are scenarios, or trials where there is one scenario only.
+
+    `weight`: how many members of its own each one counts for.
+    """
     if len(right) == 0:
         return Rate(0, 0, None, None, None, DEFINITIONS[name])
     groups = clusters if (clusters != clusters[0]).any() else trials
     _, places = np.unique(groups, return_inverse=True)
-    counts = zip(np.bincount(places, weights=right).tolist(), np.bincount(places).tolist(), strict=True)
+    sums, sizes = np.bincount(places, weights=right) * weight, np.bincount(places) * weight
+    counts = zip(sums.tolist(), sizes.tolist(), strict=True)
     return _with_interval(int(np.sum(right)), len(right), list(counts), name)
 
 
@@ -580,13 +475,6 @@ def _with_interval(right: float, size: int, clusters: Sequence[tuple[float, floa
     return Rate(right, size, right / size, found.low, found.high, DEFINITIONS[name])
 
 
-def _f1(precision: Rate, recall: Rate) -> float | None:
-    if precision.value is None or recall.value is None:
-        return None
-    both = precision.value + recall.value
-    return 2 * precision.value * recall.value / both if both else 0.0
-
-
 def _incidents(ran: pd.DataFrame, incidents: pd.DataFrame) -> Iterator[IncidentNumbers]:
     for code, kind in enumerate(KINDS):
         of_kind = incidents[incidents["kind"] == code]
@@ -598,10 +486,29 @@ def _incidents(ran: pd.DataFrame, incidents: pd.DataFrame) -> Iterator[IncidentN
         )
 
 
-def _amount(tokens: pd.Series[int]) -> Amount:
+def _amount(tokens: pd.Series[int], name: str = "tokens") -> Amount:
     known = tokens[tokens >= 0]
     total = int(known.sum()) if len(known) else None
-    return Amount(total, len(known), len(tokens) - len(known), DEFINITIONS["tokens"])
+    return Amount(total, len(known), len(tokens) - len(known), DEFINITIONS[name])
+
+
+def _tokens_of(calls: pd.DataFrame) -> Amount:
+    """Tokens in and out together, of the calls that reported both."""
+    both = (calls["input"] + calls["output"]).where((calls["input"] >= 0) & (calls["output"] >= 0), -1)
+    return _amount(both, "wrong_route_tokens")
+
+
+def _cost(calls: pd.DataFrame) -> Cost:
+    known = calls[(calls["input"] >= 0) & (calls["output"] >= 0)]
+    sums, priced = [], 0
+    free = int((calls["model"] == KEYWORD).sum())
+    for model, rows in known.groupby("model", observed=True):
+        price = prices.price(str(model)) if model != KEYWORD else None
+        if price is not None:
+            sums.append(int(rows["input"].sum()) * price.read + int(rows["output"].sum()) * price.written)
+            priced += len(rows)
+    counted = priced + free
+    return Cost(fsum(sums) if counted else None, counted, len(calls) - counted, DEFINITIONS["cost"])
 
 
 def _latency(seconds: pd.Series[float]) -> Latency:
@@ -635,7 +542,9 @@ def _scenarios(frames: Frames) -> Iterator[ScenarioNumbers]:
         clusters = tuple(zip(right[places].tolist(), sizes[places].tolist(), strict=True))
         yield ScenarioNumbers(
             file=str(first["file"]),
+            line=int(first["line"]),
             scenario=str(first["scenario"]),
+            tags=frames.tuples[int(first["tags"])],
             target=str(first["target"]),
             model=str(first["model"]),
             trials=dict(zip(STATUSES, counts, strict=True)),
@@ -654,31 +563,115 @@ def _small_rate(clusters: tuple[tuple[int, int], ...], name: str) -> Rate:
     return _with_interval(sum(right for right, _ in clusters), sum(size for _, size in clusters), clusters, name)
 
 
-def _hop_numbers(frames: Frames, *, by_edge: bool) -> Iterator[HopNumbers]:
-    """Precision over the handoffs made, recall over those wanted, to each agent or along each edge."""
-    made, wanted = frames.hops[frames.hops["made"] == 1], frames.hops[frames.hops["wanted"] == 1]
-    if by_edge:
-        made, wanted = (rows.assign(ok=rows["ok"] * _same_source(rows)) for rows in (made, wanted))
-    made_by = _by_edge(made, "source", "actual") if by_edge else _by_agent(made, "actual")
-    wanted_by = _by_edge(wanted, "source_expected", "expected") if by_edge else _by_agent(wanted, "expected")
-    for source, target in dict.fromkeys((*wanted_by, *made_by)):
-        precision = _rate(made_by.get((source, target), made[:0]), "ok", "hop_precision")
-        recall = _rate(wanted_by.get((source, target), wanted[:0]), "ok", "hop_recall")
-        yield HopNumbers(source, target, precision, recall, _f1(precision, recall))
+def _files(frames: Frames) -> Iterator[GroupNumbers]:
+    """The numbers of each scenario file."""
+    codes = frames.trials["file"].cat.codes.to_numpy()
+    names = frames.trials["file"].cat.categories
+    yield from _groups(frames, codes, {str(names[code]): (int(code),) for code in np.unique(codes)})
 
 
-def _same_source(rows: pd.DataFrame) -> _Numbers:
-    same: _Numbers = rows["source"].cat.codes.to_numpy() == rows["source_expected"].cat.codes.to_numpy()
-    return same.astype("int8")
+def _tags(frames: Frames) -> Iterator[GroupNumbers]:
+    """The numbers of each tag; a trial counts for each of its tags."""
+    codes = frames.trials["tags"].to_numpy()
+    having: dict[str, list[int]] = {}
+    for code in np.unique(codes).tolist():
+        for tag in frames.tuples[code]:
+            having.setdefault(tag, []).append(code)
+    yield from _groups(frames, codes, having)
 
 
-def _by_agent(rows: pd.DataFrame, target: str) -> dict[tuple[str | None, str], pd.DataFrame]:
-    return {(None, str(name)): group for name, group in rows.groupby(target, observed=True)}
+def _groups(frames: Frames, codes: _Numbers, having: Mapping[str, Sequence[int]]) -> Iterator[GroupNumbers]:
+    """The numbers of groups of trials, each made of the trials with some codes; linear in rows."""
+    by_trial = np.full(int(frames.trials.index.max()) + 1 if len(frames.trials) else 0, -1)
+    by_trial[frames.trials.index.to_numpy()] = codes
+    judged = frames.turns[frames.turns["judged"] == 1]
+    tables = (frames.trials, judged, frames.incidents)
+    codes_of = (codes, *(by_trial[rows["trial"].to_numpy()] for rows in tables[1:]))
+    places = [pd.Series(each).groupby(each).indices for each in codes_of]
+    for name, group in sorted(having.items()):
+        trials, turns, incidents = (
+            rows.iloc[np.concatenate([found.get(code, _NOWHERE) for code in group])]
+            for rows, found in zip(tables, places, strict=True)
+        )
+        ran = trials[trials["status"] != STATUSES.index("skipped")]
+        kinds = np.bincount(incidents["kind"].to_numpy(), minlength=len(KINDS)).tolist()
+        yield GroupNumbers(
+            name=name,
+            trials={status: int((trials["status"] == code).sum()) for code, status in enumerate(STATUSES)},
+            scenarios=int(trials["cluster"].nunique()),
+            accuracy=_rate(turns, "right", "accuracy"),
+            pass_rate=_pass_rate(_units(trials)),
+            errored=_trials_with(ran, ran.index[ran["status"] == STATUSES.index("errored")], "errored"),
+            incidents={kind: count for kind, count in zip(KINDS, kinds, strict=True) if count},
+        )
 
 
-def _by_edge(rows: pd.DataFrame, source: str, target: str) -> dict[tuple[str | None, str], pd.DataFrame]:
+_NOWHERE = np.array([], dtype="int64")
+
+
+def _agents(frames: Frames) -> Iterator[AgentNumbers]:
+    """The numbers of every agent that was expected, came, or asked a model."""
+    hops, calls = frames.hops, frames.calls
+    judged = frames.turns[frames.turns["judged"] == 1]
+    made, wanted = _by(hops[hops["made"] == 1], "actual"), _by(hops[hops["wanted"] == 1], "expected")
+    asked, ending = _by(calls, "agent"), judged["ends"].to_numpy()
+    turns: dict[str, list[_Numbers]] = {}
+    for code in np.unique(ending).tolist():
+        for agent in frames.tuples[code]:
+            turns.setdefault(agent, []).append(np.flatnonzero(ending == code))
+    for agent in sorted({*made, *wanted, *asked, *turns}):
+        came, due, own = made.get(agent, hops[:0]), wanted.get(agent, hops[:0]), asked.get(agent, calls[:0])
+        yield AgentNumbers(
+            agent=agent,
+            accuracy=_rate(judged.iloc[np.concatenate(turns.get(agent, [_NOWHERE]))], "right", "agent_accuracy"),
+            precision=_rate(came, "ok", "hop_precision"),
+            recall=_rate(due, "ok", "hop_recall"),
+            f1=_f1(came, due),
+            model_calls=len(own),
+            input_tokens=_amount(own["input"]),
+            output_tokens=_amount(own["output"]),
+            cost=_cost(own),
+            latency=_latency(own["seconds"]),
+        )
+
+
+def _edges(frames: Frames) -> Iterator[HopNumbers]:
+    """Precision over the handoffs made along each edge, recall over those wanted along it."""
+    made, wanted = (
+        rows.assign(ok=rows["ok"] * (rows["source"].cat.codes == rows["source_expected"].cat.codes).astype("int8"))
+        for rows in (frames.hops[frames.hops["made"] == 1], frames.hops[frames.hops["wanted"] == 1])
+    )
+    came, due = _by_edge(made, "source", "actual"), _by_edge(wanted, "source_expected", "expected")
+    for source, target in dict.fromkeys((*due, *came)):
+        happened, asked = came.get((source, target), made[:0]), due.get((source, target), wanted[:0])
+        yield HopNumbers(
+            source,
+            target,
+            _rate(happened, "ok", "hop_precision"),
+            _rate(asked, "ok", "hop_recall"),
+            _f1(happened, asked),
+        )
+
+
+def _by(rows: pd.DataFrame, column: str) -> dict[str, pd.DataFrame]:
+    return {str(name): group for name, group in rows.groupby(column, observed=True)}
+
+
+def _by_edge(rows: pd.DataFrame, source: str, target: str) -> dict[tuple[str, str], pd.DataFrame]:
     groups = rows.groupby([source, target], observed=True)
     return {(str(names[0]), str(names[1])): group for names, group in groups}
+
+
+def _baselines(frames: Frames, yardstick: Frames | None) -> Iterator[BaselineNumbers]:
+    """What the yardsticks score: on the turns of the models under test, and in the trials of their own."""
+    known = frames.turns[(frames.turns["judged"] == 1) & (frames.turns["unmoved"] >= 0)]
+    if len(known):
+        accuracy = _rate(known, "unmoved", "baseline_unmoved")
+        yield BaselineNumbers(name="unmoved", accuracy=accuracy, **_by_asks(known, "unmoved"))
+    if yardstick is not None:
+        judged = yardstick.turns[yardstick.turns["judged"] == 1]
+        accuracy = _rate(judged, "right", "baseline_keyword")
+        yield BaselineNumbers(name="keyword", accuracy=accuracy, **_by_asks(judged, "right"))
 
 
 def _confusion(hops: pd.DataFrame) -> Iterator[ConfusionCell]:

@@ -6,21 +6,57 @@ import asyncio
 import contextlib
 import shlex
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from chatflow_eval import checks, incidents
+from chatflow_eval import checks, guard, incidents
+from chatflow_eval.cassette import Origin
 from chatflow_eval.checks import Verdict
-from chatflow_eval.errors import ChatflowEvalError
+from chatflow_eval.demand import Demand, demands
+from chatflow_eval.errors import ChatflowEvalError, TargetError
 from chatflow_eval.incidents import Incident
-from chatflow_eval.recorder import RecordingTape, ReplayTape, Tape, interception
+from chatflow_eval.matching import Ignore
+from chatflow_eval.player import Player
+from chatflow_eval.recorder import interception, keeping
 from chatflow_eval.scenario import Scenario
+from chatflow_eval.tape import (
+    ForkingTape,
+    LiveTape,
+    Parting,
+    RecordingTape,
+    Reel,
+    ReplayTape,
+    Tape,
+    failure_of,
+    open_tape,
+    playing,
+)
 from chatflow_eval.targets import Conversation, Opening, close_connections, target_of
-from chatflow_eval.trace import Failure, Trace
+from chatflow_eval.trace import Failure, Hop, ModelStep, Trace
 from chatflow_eval.trial import Trial
 
 Status: TypeAlias = Literal["passed", "failed", "errored", "skipped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parted:
+    """Where a trial left its recording and went on live: before this hop of this turn."""
+
+    turn: int | None
+    """Counts from 1."""
+    agent: str | None
+    """Who asked first what had not been recorded."""
+    hop: int
+    """Handoffs that the conversation had made before, and that were replayed."""
+    route: tuple[str, ...]
+    """The agents of the turn so far."""
+    why: str
+    """What was not recorded: the first field that differs, with both values."""
+
+    def __str__(self) -> str:
+        route = " -> ".join(self.route) or "the start"
+        return f"turn {self.turn or 'unknown'}, at {route} (hop {self.hop}): {self.why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +91,20 @@ class Outcome:
     failed_turn: int | None = None
     """The turn in which an errored trial stopped; counts from 1."""
     seconds: float = 0.0
+    demands: tuple[Demand, ...] = ()
+    """What the scenario asks of the routing, turn by turn, then of the whole conversation; none without a trace."""
+    parted: Parted | None = None
+    """Where a trial that was replayed as far as it was recorded (`new_episodes`) went on live."""
+    ignored: tuple[str, ...] = ()
+    """The `ignore` rules that made requests and recordings alike that were not."""
+    baseline: bool = False
+    """Ran as a yardstick beside the models under test: in no total, and no gate."""
 
     @property
     def ok(self) -> bool:
-        """True when nobody need look: passed, skipped, or failed as its author expects."""
-        return self.status in ("passed", "skipped") or (self.status == "failed" and self.xfail is not None)
+        """True when nobody need look: passed, skipped, failed as its author expects, or a yardstick only."""
+        expected = self.status in ("passed", "skipped") or (self.status == "failed" and self.xfail is not None)
+        return expected or self.baseline
 
     @property
     def key(self) -> tuple[str, str, str, str, int]:
@@ -70,17 +115,19 @@ class Outcome:
 async def run(trials: Sequence[Trial], *, concurrency: int = 8) -> AsyncGenerator[Outcome, None]:
     """The trials' outcomes as they finish, up to `concurrency` at once; closing the iterator stops the rest."""
     waiting = iter(trials)
-    finished: asyncio.Queue[Outcome | Exception] = asyncio.Queue()
+    # Scripted and replayed trials never wait for anything: without a bound, all would run before one is handed out.
+    finished: asyncio.Queue[Outcome | Exception] = asyncio.Queue(maxsize=concurrency)
 
     async def work() -> None:
         for trial in waiting:
             try:
-                finished.put_nowait(await attempt(trial))
+                outcome = await attempt(trial)
             except Exception as bug:
-                finished.put_nowait(bug)
+                await finished.put(bug)
                 return
+            await finished.put(outcome)
 
-    with interception() if any(trial.mode == "all" for trial in trials) else contextlib.nullcontext():
+    with _world(trials):
         workers = [asyncio.create_task(work()) for _ in range(min(concurrency, len(trials)))]
         try:
             for _ in trials:
@@ -93,6 +140,19 @@ async def run(trials: Sequence[Trial], *, concurrency: int = 8) -> AsyncGenerato
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
             await close_connections()
+
+
+@contextlib.contextmanager
+def _world(trials: Sequence[Trial]) -> Iterator[None]:
+    """What holds for the process while trials run: HTTP is intercepted for those that record, sockets are watched."""
+    modes = {trial.mode for trial in trials}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(keeping())
+        if "all" in modes:
+            stack.enter_context(interception())
+        if modes & {"none", "once"}:
+            stack.enter_context(guard.watching())
+        yield
 
 
 def collect(trials: Sequence[Trial], *, concurrency: int = 8) -> list[Outcome]:
@@ -119,6 +179,7 @@ async def attempt(trial: Trial) -> Outcome:
         status="skipped",
         xfail=scenario.xfail,
         users=tuple(turn.user for turn in scenario.turns),
+        baseline=trial.baseline,
     )
     if scenario.skip is not None:
         return replace(blank, why=f"skipped: {scenario.skip}")
@@ -130,26 +191,31 @@ async def attempt(trial: Trial) -> Outcome:
         settings=scenario.settings,
         context=scenario.context,
         tape=tape,
+        calls=trial.calls,
     )
     try:
-        async with target.open(opening) as conversation:
-            trace = await _converse(conversation, scenario)
-        if isinstance(tape, RecordingTape) and tape.exchanges and not any(turn.failure for turn in trace.turns):
-            tape.save()
-        replayed = isinstance(tape, ReplayTape) and tape.has_played
-        return judged(replace(blank, replayed=replayed, seconds=time.perf_counter() - began), scenario, trace)
+        if scenario.record_tools and tape is not None and not getattr(target, "replays_tools", False):
+            raise TargetError(f"target {target.name!r} cannot replay what tools return: leave out `record_tools`")
+        with playing(tape or LiveTape()):
+            async with target.open(opening) as conversation:
+                trace = await _converse(conversation, scenario, tape)
+        if isinstance(tape, RecordingTape | ForkingTape) and _stopped(scenario, trace) is None:
+            await asyncio.to_thread(tape.save)
+        seconds = time.perf_counter() - began
+        return judged(_recorded(replace(blank, seconds=seconds), scenario, tape, trace), scenario, trace)
     except ChatflowEvalError as error:
-        failure = Failure(kind="harness", exception=type(error).__name__, message=str(error))
+        failure = failure_of(error)
         return replace(blank, status="errored", why=str(error), failure=failure, seconds=time.perf_counter() - began)
 
 
 def judged(blank: Outcome, scenario: Scenario, trace: Trace) -> Outcome:
     """The outcome with the trace, what was found in it, and what the scenario's expectations say of it."""
-    found = incidents.find(trace)
+    asked = demands(scenario, trace.topology)
+    found = incidents.find(trace, [demand.ends for demand in asked if demand.turn is not None])
     verdicts = _verdicts(scenario, trace, found)
     stopped = _stopped(scenario, trace)
     failed = next((verdict for verdict in verdicts if verdict.status == "failed"), None)
-    outcome = replace(blank, trace=trace, incidents=found, verdicts=verdicts)
+    outcome = replace(blank, trace=trace, incidents=found, verdicts=verdicts, demands=asked)
     if stopped is not None:
         number, failure = stopped
         why = f"turn {number}: {failure.exception}: {failure.message}"
@@ -160,12 +226,44 @@ def judged(blank: Outcome, scenario: Scenario, trace: Trace) -> Outcome:
     return replace(outcome, status="passed")
 
 
-async def _converse(conversation: Conversation, scenario: Scenario) -> Trace:
+def rejudge(outcomes: Iterable[Outcome], scenarios: Sequence[Scenario]) -> Iterator[Outcome | None]:
+    """Each outcome, its trace judged by what its scenario expects now.
+
+    `None` where no scenario has its file and id, or the users of that one say something else by now. An outcome without
+    a trace is what it was.
+    """
+    known = {(scenario.file, scenario.id): scenario for scenario in scenarios}
+    for old in outcomes:
+        scenario = known.get((old.file, old.scenario))
+        if scenario is None or old.users != tuple(turn.user for turn in scenario.turns):
+            yield None
+            continue
+        blank = replace(
+            old,
+            line=scenario.line,
+            tags=scenario.tags,
+            xfail=scenario.xfail,
+            status="skipped",
+            why=f"skipped: {scenario.skip}" if scenario.skip else "",
+            failure=None,
+            failed_turn=None,
+        )
+        if scenario.skip is not None:
+            yield replace(blank, trace=None, verdicts=(), incidents=(), demands=())
+        else:
+            yield old if old.trace is None else judged(blank, scenario, old.trace)
+
+
+async def _converse(conversation: Conversation, scenario: Scenario, tape: Tape | None) -> Trace:
     spent = 0.0
     trace = Trace(topology=conversation.topology)
     for turn in scenario.turns:
         left = None if scenario.timeout is None else max(0.0, scenario.timeout - spent)
+        before = tape.error if tape is not None else None
         said = await conversation.say(turn.user, script=turn.script, within=left)
+        if tape is not None and tape.error is not None and tape.error is not before:
+            # However clients wrapped it, and whoever made do without an answer.
+            said = replace(said, failure=failure_of(tape.error))
         spent += said.seconds
         trace = replace(trace, turns=(*trace.turns, said))
         if _stopped(scenario, trace) or (scenario.on_failure == "stop" and _failed(scenario, trace)):
@@ -197,12 +295,51 @@ def _verdicts(scenario: Scenario, trace: Trace, found: tuple[Incident, ...]) -> 
     )
 
 
-def _tape(trial: Trial) -> Tape | None:
-    if trial.mode == "live" or all(turn.script is not None for turn in trial.scenario.turns):
+def _tape(trial: Trial) -> ReplayTape | RecordingTape | ForkingTape | None:
+    if trial.mode == "live":
         return None
-    if trial.mode == "all":
-        return RecordingTape(trial.cassette)
-    return ReplayTape.load(trial.cassette, rerecord=record_command(trial))
+    scenario = trial.scenario
+    reel = Reel(
+        path=trial.cassette,
+        origin=Origin(file=scenario.file, scenario=scenario.id, model=trial.label, repeat=trial.repeat),
+        rerecord=record_command(trial),
+        ignore=tuple(Ignore(rule.matches, rule.path) for rule in scenario.ignore),
+        allow_hosts=scenario.allow_hosts,
+        tools=scenario.record_tools,
+    )
+    return open_tape(reel, trial.mode)
+
+
+def _recorded(outcome: Outcome, scenario: Scenario, tape: Tape | None, trace: Trace) -> Outcome:
+    """The outcome with what is to be said of its recording."""
+    if not isinstance(tape, ReplayTape | ForkingTape) or not isinstance(tape.player, Player):
+        return outcome
+    ignored = tuple(str(rule) for rule in tape.player.matcher.rules if rule in tape.player.matcher.used)
+    parted = _parted(tape, scenario, trace) if isinstance(tape, ForkingTape) else None
+    return replace(outcome, replayed=tape.has_played and parted is None, parted=parted, ignored=ignored)
+
+
+def _parted(tape: ForkingTape, scenario: Scenario, trace: Trace) -> Parted | None:
+    """Where the trace left the recording: the handoffs before the first answer that was not replayed."""
+    if tape.parted is None:
+        return None
+    replayed, hops = tape.parted.replayed, 0
+    route: tuple[str, ...] = ()
+    for turn, said in zip(scenario.turns, trace.turns, strict=False):
+        route = (said.start_agent,)
+        for step in said.steps:
+            if isinstance(step, ModelStep) and turn.script is None:
+                if not replayed:
+                    return _parted_at(tape.parted, hops, route)
+                replayed -= 1
+            elif isinstance(step, Hop) and step.accepted:
+                hops += 1
+                route = (*route, step.target)
+    return _parted_at(tape.parted, hops, route)
+
+
+def _parted_at(parting: Parting, hops: int, route: tuple[str, ...]) -> Parted:
+    return Parted(turn=parting.turn, agent=parting.agent, hop=hops, route=route, why=parting.why)
 
 
 def record_command(trial: Trial) -> str:

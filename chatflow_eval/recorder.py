@@ -7,159 +7,130 @@ patches are installed once, around an object that forwards to whatever tape the 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
-from collections.abc import Iterator
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
 
-from chatflow_eval.cassette import Asked, Cassette, Exchange, Player, exchange_of, read, write
+from chatflow_eval import guard
+from chatflow_eval.cassette import Exchange, exchange_of, json_or_text
 from chatflow_eval.errors import CassetteError
+from chatflow_eval.player import Asked
+from chatflow_eval.scrub import PLACEHOLDER
+from chatflow_eval.tape import Tape, current
 
-RecordMode: TypeAlias = Literal["none", "all"]
-"""vcrpy's names: `none` replays and never touches the network, `all` records anew."""
-
-_RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-
-
-class Tape(Protocol):
-    """What one trial's requests are answered from or written to."""
-
-    agent: str | None
-    turn: int | None
-
-    def replay(self, asked: Asked) -> Exchange | None:
-        """The recorded exchange, or `None` where the request is to go out."""
-        ...
-
-    def record(self, exchange: Exchange) -> None:
-        """Keeps an exchange that went out."""
-        ...
-
-
-@dataclass(slots=True)
-class ReplayTape:
-    """Answers one trial from its cassette and lets nothing out."""
-
-    player: Player | CassetteError
-    """What plays, or why nothing can: it is raised when something is asked, as a trial may ask nothing."""
-    agent: str | None = None
-    turn: int | None = None
-    error: CassetteError | None = None
-    """The first thing that could not be answered; clients wrap exceptions, so it is kept here as well as raised."""
-
-    @classmethod
-    def load(cls, path: Path, *, rerecord: str) -> ReplayTape:
-        """The tape of the cassette at `path`, whole or not; `rerecord` is the command that records it again."""
-        try:
-            return cls(Player(read(path, rerecord=rerecord), rerecord))
-        except CassetteError as error:
-            return cls(error)
-
-    @property
-    def has_played(self) -> bool:
-        """True when something was answered from the recording."""
-        return isinstance(self.player, Player) and bool(self.player.played)
-
-    @property
-    def only_chat(self) -> bool:
-        """True when chat requests are all it takes to replay, so that no provider's client is needed."""
-        return isinstance(self.player, CassetteError) or self.player.only_chat
-
-    def replay(self, asked: Asked) -> Exchange:
-        """The next exchange recorded for this request; without a URL, of a chat request wherever it went.
-
-        Raises:
-            CassetteError: nothing (more) was recorded for it, or the cassette is missing or damaged.
-        """
-        try:
-            if isinstance(self.player, CassetteError):
-                raise self.player
-            return self.player.play(asked) if asked.uri else self.player.play_chat(asked)
-        except CassetteError as error:
-            self.error = self.error or error
-            raise
-
-    def record(self, exchange: Exchange) -> None:
-        raise AssertionError("nothing goes out while replaying")
-
-
-@dataclass(slots=True)
-class RecordingTape:
-    """Lets one trial's requests out and keeps every exchange until it is saved."""
-
-    path: Path
-    agent: str | None = None
-    turn: int | None = None
-    exchanges: list[Exchange] = field(default_factory=list)
-
-    def replay(self, asked: Asked) -> Exchange | None:
-        return None
-
-    def record(self, exchange: Exchange) -> None:
-        self.exchanges.append(exchange)
-
-    def save(self) -> None:
-        """Writes the cassette in one step; an attempt that failed and was repeated with success is left out.
-
-        Raises:
-            CassetteError: it cannot be written, or a secret survived.
-        """
-        write(Cassette(self.path, tuple(_without_retried(self.exchanges))))
-
-
-_tape: ContextVar[Tape | None] = ContextVar("chatflow_eval_tape", default=None)
+KEYS = (
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "GEMINI_API_KEY",
+    "MISTRAL_API_KEY",
+    "GROQ_API_KEY",
+    "OPENROUTER_API_KEY",
+    "DEEPSEEK_API_KEY",
+)
+"""Environment variables that clients look for, and will not send anything without."""
 
 
 @contextlib.contextmanager
-def playing(tape: Tape) -> Iterator[None]:
-    """Within it, and in the tasks and threads started with this context, HTTP goes to `tape`."""
-    token = _tape.set(tape)
-    try:
+def interception(*, replaying: bool = False) -> Iterator[None]:
+    """Holds vcrpy's patches in place; any number may overlap, in any order, and the last one out removes them.
+
+    While `replaying`, clients that insist on a key before they send anything find a placeholder in the environment.
+    """
+    with _patches.held(), _keys.held() if replaying else contextlib.nullcontext():
         yield
-    finally:
-        _tape.reset(token)
 
 
 @contextlib.contextmanager
-def interception() -> Iterator[None]:
-    """Holds vcrpy's patches in place; any number may overlap, in any order, and the last one out removes them."""
-    _patches.hold()
-    try:
+def keeping() -> Iterator[None]:
+    """Within it, patches that somebody needed stay in place for whoever needs them next."""
+    with _patches.kept():
         yield
-    finally:
-        _patches.release()
 
 
-class _Patches:
-    def __init__(self) -> None:
+class _Shared:
+    """Something done to the process for as long as anybody needs it."""
+
+    def __init__(self, install: Callable[[], contextlib.ExitStack]) -> None:
+        self._install = install
         self._lock = threading.Lock()
         self._holders = 0
-        self._installed = contextlib.ExitStack()
+        self._keepers = 0
+        self._installed: contextlib.ExitStack | None = None
 
-    def hold(self) -> None:
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Within it, it is done."""
         with self._lock:
-            if self._holders == 0:
-                self._install()
+            self._installed = self._installed or self._install()
             self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                self._remove()
 
-    def release(self) -> None:
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within it, what was done for somebody stays done."""
         with self._lock:
-            self._holders -= 1
-            if self._holders == 0:
-                self._installed.close()
+            self._keepers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._keepers -= 1
+                self._remove()
 
-    def _install(self) -> None:
-        from vcr.patch import CassettePatcherBuilder
-
-        with contextlib.ExitStack() as stack:
-            for patcher in CassettePatcherBuilder(_CurrentTape()).build():
-                stack.enter_context(patcher)
-            self._installed = stack.pop_all()
+    def _remove(self) -> None:
+        if self._installed is not None and not self._holders and not self._keepers:
+            self._installed.close()
+            self._installed = None
 
 
-_patches = _Patches()
+def _intercept() -> contextlib.ExitStack:
+    from unittest import mock
+
+    from vcr.patch import CassettePatcherBuilder
+    from vcr.stubs import VCRHTTPSConnection
+
+    with contextlib.ExitStack() as stack:
+        # vcrpy takes its patches away, for the whole process, while one thread connects; here they stay.
+        stack.enter_context(mock.patch("vcr.patch.force_reset", contextlib.nullcontext))
+        constructible = _constructible(VCRHTTPSConnection._baseclass)
+        stack.enter_context(mock.patch.object(VCRHTTPSConnection, "_baseclass", constructible))
+        for patcher in CassettePatcherBuilder(_CurrentTape()).build():
+            stack.enter_context(patcher)
+        return stack.pop_all()
+
+
+def _constructible(connection: Any) -> Any:
+    """A real connection that can be made while the name of its class stands for a stub: it looks itself up by it."""
+    made: FunctionType = connection.__init__
+    names = {**made.__globals__, connection.__name__: connection}
+    init = FunctionType(made.__code__, names, made.__name__, made.__defaults__, made.__closure__)
+    init.__kwdefaults__ = made.__kwdefaults__
+    return type(connection.__name__, (connection,), {"__init__": init})
+
+
+def _supply_keys() -> contextlib.ExitStack:
+    missing = [name for name in KEYS if name not in os.environ]
+    os.environ.update(dict.fromkeys(missing, PLACEHOLDER))
+
+    def remove() -> None:
+        for name in missing:
+            if os.environ.get(name) == PLACEHOLDER:
+                del os.environ[name]
+
+    stack = contextlib.ExitStack()
+    stack.callback(remove)
+    return stack
+
+
+_patches = _Shared(_intercept)
+_keys = _Shared(_supply_keys)
 
 
 class _CurrentTape:
@@ -173,8 +144,12 @@ class _CurrentTape:
     write_protected = False
 
     def can_play_response_for(self, request: Any) -> bool:
-        tape = _tape.get()
+        tape = current()
         if tape is None:
+            if guard.is_watching():
+                raise guard.refuse(str(request.host), request.port)
+            return False
+        if tape.lets_out(str(request.host), request.port):
             return False
         # http.client's stub asks twice for one request.
         found = getattr(request, "chatflow_exchange", None) or tape.replay(_asked(request, tape))
@@ -184,40 +159,40 @@ class _CurrentTape:
 
     def play_response(self, request: Any) -> dict[str, Any]:
         exchange: Exchange = request.chatflow_exchange
+        answer = exchange.answer
+        types = {"content-type": [exchange.content_type]} if exchange.content_type else {}
         return {
-            "status": {"code": exchange.status, "message": exchange.reason},
-            "headers": {"content-type": [exchange.content_type]},
-            "body": {"string": exchange.answer.encode()},
+            "status": {"code": exchange.status, "message": exchange.reason.encode("ascii", "replace").decode()},
+            "headers": types | {name: [value] for name, value in exchange.headers},
+            "body": {"string": answer if isinstance(answer, bytes) else answer.encode()},
         }
 
     def append(self, request: Any, response: dict[str, Any]) -> None:
-        tape = _tape.get()
-        if tape is not None:
+        tape = current()
+        if tape is not None and not tape.lets_out(str(request.host), request.port):
             tape.record(_exchange(request, response, tape))
 
     def filter_request(self, request: Any) -> Any:
         return request
 
-    def find_requests_with_most_matches(self, request: Any) -> list[Any]:
-        return []
+    def find_requests_with_most_matches(self, request: Any) -> list[tuple[Any]]:
+        """The request itself, as aiohttp's stub follows a recorded redirect by looking for what it leads to."""
+        return [(request,)]
 
 
 def _asked(request: Any, tape: Tape) -> Asked:
-    sent = _sent(request)
-    return Asked(body=sent.body, method=sent.method, uri=sent.uri, agent=tape.agent, turn=tape.turn)
-
-
-def _sent(request: Any, **answer: Any) -> Exchange:
-    given: dict[str, Any] = {"status": 0, "reason": "", "headers": {}, "answer": b"", "agent": None, "turn": None}
-    return exchange_of(method=request.method, uri=request.uri, body=request.body_bytes, **{**given, **answer})
+    return Asked(body=_body(request, tape), method=request.method, uri=request.uri, agent=tape.agent, turn=tape.turn)
 
 
 def _exchange(request: Any, response: dict[str, Any], tape: Tape) -> Exchange:
     from vcr.filters import decode_response
 
     plain = decode_response(response)
-    return _sent(
-        request,
+    return exchange_of(
+        method=request.method,
+        uri=request.uri,
+        body=_body(request, tape),
+        request_type=_text(request.headers.get("content-type", "")),
         status=int(plain["status"]["code"]),
         reason=plain["status"].get("message") or "",
         headers=plain["headers"],
@@ -227,8 +202,15 @@ def _exchange(request: Any, response: dict[str, Any], tape: Tape) -> Exchange:
     )
 
 
-def _without_retried(exchanges: list[Exchange]) -> Iterator[Exchange]:
-    for index, exchange in enumerate(exchanges):
-        repeated = any((later.uri, later.body) == (exchange.uri, exchange.body) for later in exchanges[index + 1 :])
-        if not (exchange.status in _RETRIED and repeated):
-            yield exchange
+def _body(request: Any, tape: Tape) -> Any:
+    try:
+        return json_or_text(request.body_bytes)
+    except TypeError as error:
+        what = f"{request.method} {request.uri}: its body can be neither recorded nor replayed: {error}"
+        refused = CassetteError(what)
+        tape.error = tape.error or refused
+        raise refused from None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value

@@ -11,20 +11,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from functools import cache, lru_cache
+from functools import cache
 from io import FileIO
 from pathlib import Path
-from typing import Any, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from chatflow_eval import __version__
 from chatflow_eval.errors import ReportError
-from chatflow_eval.metrics import DEFINITIONS, Metrics, Tally
+from chatflow_eval.metrics import DEFINITIONS, Metrics, summarise
 from chatflow_eval.outcome import Outcome
-from chatflow_eval.scrub import scrub_json, scrub_text
+from chatflow_eval.scrub import may_hold_secret, scrub_json, scrub_text
+from chatflow_eval.tables import COLUMNS, KEY, TABLES
+from chatflow_eval.tally import Tally
 from chatflow_runtime.types import Json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = 1
 TRIALS, SUMMARY, PAGE = "trials.jsonl", "report.json", "report.html"
@@ -85,6 +90,26 @@ class Report:
             raise ReportError(f"{outcomes.path}: {len(outcomes)} trials, where {SUMMARY} counts {run.trials}")
         run = replace(run, partial=run.partial or cut or run.finished is None, trials=len(outcomes))
         return _report(outcomes, tally, run, folder)
+
+    def frames(self) -> ReportFrames:
+        """The report's trials, turns and hops as pandas frames; all of them are held in memory."""
+        import pandas as pd
+
+        dtypes = {"text": "str", "integer": "Int64", "number": "float64", "boolean": "boolean"}
+        made = []
+        for name, rows in TABLES.items():
+            kinds = {**dict.fromkeys(KEY, "text"), "repeat": "integer", **COLUMNS[name]}
+            frame = pd.DataFrame(list(rows(self.outcomes)), columns=list(kinds))
+            made.append(frame.astype({column: dtypes[kind] for column, kind in kinds.items()}))
+        return ReportFrames(*made)
+
+
+class ReportFrames(NamedTuple):
+    """A report as pandas frames, with the columns of `tables.COLUMNS`."""
+
+    trials: pd.DataFrame
+    turns: pd.DataFrame
+    hops: pd.DataFrame
 
 
 @dataclass(slots=True)
@@ -264,7 +289,7 @@ class RunFolder:
 def _report(outcomes: Sequence[Outcome], tally: Tally, run: Run, folder: Path | None = None) -> Report:
     return Report(
         outcomes=outcomes,
-        metrics=tally.metrics(),
+        metrics=summarise(tally.frames()),
         run=run,
         unexpected=tuple(tally.unexpected),
         with_incidents=tuple(tally.with_incidents),
@@ -284,40 +309,10 @@ def _line(outcome: Outcome) -> tuple[bytes, Outcome]:
     except PydanticSerializationError:  # of a lone surrogate
         line = _utf8(_adapter().dump_python(outcome, mode="json", fallback=str))
         outcome = _adapter().validate_json(line)
-    value = json.loads(line)
-    if _holds_secret(value):
-        line = _utf8(scrub_json(value))
+    if may_hold_secret(line.decode()):
+        line = _utf8(scrub_json(json.loads(line)))
         outcome = _adapter().validate_json(line)
     return line + b"\n", outcome
-
-
-def _holds_secret(value: Json) -> bool:
-    """One search over all texts at once costs a tenth of a search in each; nearly no outcome holds a secret."""
-    texts: dict[str, None] = {}
-    if _collect(value, texts):
-        return True
-    text = "\n".join(texts)
-    return scrub_text(text) != text
-
-
-def _collect(value: Json, texts: dict[str, None]) -> bool:
-    """Gather every text of the value once; true as soon as one stands under a secret's name."""
-    if isinstance(value, str):
-        texts[value] = None
-    elif isinstance(value, list):
-        return any(_collect(item, texts) for item in value)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            texts[key] = None
-            if (isinstance(item, str) and item and _secret_name(key)) or _collect(item, texts):
-                return True
-    return False
-
-
-@lru_cache(maxsize=4096)
-def _secret_name(key: str) -> bool:
-    field: Json = {key: "x"}
-    return scrub_json(field) != field
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -334,6 +329,29 @@ _SAID_ONCE: Any = {
     rows: {"__all__": {name: {"definition"} for name in _RATES}} for rows in ("scenarios", "agents", "edges")
 }
 """Rows of which there can be thousands leave the meaning of their numbers to `definitions`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Summary(Run):
+    """What `report.json` holds."""
+
+    metrics: Metrics | None = None
+    """`None` while the run goes on, and after it was killed."""
+    definitions: dict[str, str] = field(default_factory=dict)
+    """What each number means."""
+
+
+def json_schema(file: Literal["report", "trials"]) -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of `report.json`, or of one line of `trials.jsonl`."""
+    adapter: TypeAdapter[Any] = TypeAdapter(_Summary if file == "report" else Outcome)
+    schema = adapter.json_schema(mode="serialization")
+    name = SUMMARY if file == "report" else f"one line of {TRIALS}"
+    if file == "report":
+        # Where there are many rows, a rate leaves its meaning to `definitions`.
+        schema["$defs"]["Rate"]["required"].remove("definition")
+        schema["required"] = ["schema", "version", "started", "finished", "partial", "command", "trials"]
+    title = f"chatflow-eval: {name}, schema {SCHEMA}"
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": title}
 
 
 @cache

@@ -14,10 +14,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, product
 from operator import or_
 from typing import Literal, NamedTuple, NoReturn, TypeAlias
 
@@ -76,6 +76,27 @@ class Aligned:
     """The agent that came; `None`: nobody did."""
     ok: bool
     """False with the same name on both sides: the right agent, but not by the call that `=>` insists on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What the routes that follow a pattern have in common, among agents that are known."""
+
+    empty: bool = False
+    """Nobody at all follows it: of a part of a pattern that may be left out."""
+    alone: frozenset[str] = frozenset()
+    """Who follows it by handing off to nobody."""
+    longer: bool = False
+    """Somebody may hand off."""
+    starts: frozenset[str] = frozenset()
+    """Who may be the first."""
+    ends: frozenset[str] = frozenset()
+    """Who may be in control at the end; after a call that is the caller again."""
+    enters: frozenset[str] = frozenset()
+    leaves: frozenset[str] = frozenset()
+    """Of `starts` and `ends`, those that the pattern names as expected."""
+    hops: frozenset[tuple[str, str]] = frozenset()
+    """Handoffs between agents that the pattern names as expected."""
 
 
 class Mention(NamedTuple):
@@ -409,6 +430,49 @@ class _Parser:
         raise RouteSyntaxError(f"route {shown!r}, character {offset + 1}: {problem}", offset=offset)
 
 
+# What follows a pattern.
+
+
+def _reach(node: _Node, agents: frozenset[str]) -> Reach:
+    match node:
+        case _Agents():
+            accepted = frozenset(agent for agent in agents if node.accepts(agent))
+            named = frozenset() if node.outside else node.names
+            return Reach(alone=accepted, starts=accepted, ends=accepted, enters=named, leaves=named)
+        case _Gap():
+            return Reach(empty=True, alone=agents, longer=True, starts=agents, ends=agents)
+        case _Either():
+            return reduce(_or, (_reach(option, agents) for option in node.options))
+        case _Repeat(item, sign):
+            once = _reach(item, agents)
+            often = once if sign == "?" else _then(once, once, call=False)
+            return replace(often, empty=once.empty or sign != "+", alone=once.alone)
+        case _Steps():
+            done = _reach(node.first, agents)
+            for arrow, item in node.rest:
+                done = _then(done, _reach(item, agents), call=arrow == "=>")
+            return done
+
+
+def _or(one: Reach, other: Reach) -> Reach:
+    return Reach(*(getattr(one, each.name) | getattr(other, each.name) for each in fields(Reach)))
+
+
+def _then(done: Reach, item: Reach, *, call: bool) -> Reach:
+    """A part and another one after it; a call gives control back."""
+    none: frozenset[str] = frozenset()
+    return Reach(
+        empty=done.empty and item.empty,
+        alone=(done.alone if item.empty else none) | (item.alone if done.empty else none),
+        longer=done.longer or item.longer or bool(done.alone and item.alone),
+        starts=done.starts | (item.starts if done.empty else none),
+        ends=done.ends if call else item.ends | (done.ends if item.empty else none),
+        enters=done.enters | (item.enters if done.empty else none),
+        leaves=done.leaves if call else item.leaves | (done.leaves if item.empty else none),
+        hops=done.hops | item.hops | frozenset(product(done.leaves, item.enters)),
+    )
+
+
 # Running.
 
 
@@ -697,6 +761,10 @@ class Route:
         where = f"after {before[-1].agent}" if before else "at the start"
         what = f"{where[0].upper()}{where[1:]}, {_came(before, coming[0])}" if coming else f"The route ended {where}"
         return f"{what}, where {_listed(wanted)} was expected. To follow the pattern: {_repairs(places)}."
+
+    def reach(self, agents: Iterable[str]) -> Reach:
+        """What routes over these agents, and those that the pattern names, follow the pattern."""
+        return _reach(self._root, self.names.union(agents))
 
     @cached_property
     def _automaton(self) -> _Automaton:

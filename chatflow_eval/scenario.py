@@ -318,12 +318,20 @@ class Conditions(Value):
     timeout: float | None = Field(default=None, gt=0)
     """Seconds for one trial."""
     ignore: Many[IgnoreRule] = ()
+    record_tools: bool = False
+    """Recordings hold what domain tools return, and replaying calls none."""
+    allow_hosts: Many[Name] = ()
+    """Hosts that are talked to for real while replaying, with `*` for anything and with or without a port."""
 
 
 class Suite(Conditions):
     """The table `[tool.chatflow-eval]` of `pyproject.toml`: defaults for all scenario files below it."""
 
     incidents: IncidentPolicy = IncidentPolicy()
+    gate: JsonMap = {}  # noqa: RUF012
+    """What a run may pass with; the gate reads it."""
+    secrets: Many[Name] = ()
+    """Environment variables whose values are kept out of files, beside those named like keys."""
 
 
 class Defaults(Conditions):
@@ -574,6 +582,8 @@ class Scenario(Defaults):
             xfail: str | None = None,
             on_failure: Literal["continue", "stop"] = "continue",
             ignore: Sequence[IgnoreRule | str | Mapping[str, str]] = (),
+            record_tools: bool = False,
+            allow_hosts: Sequence[str] = (),
             incidents: IncidentPolicy = ...,
             file: str = "<python>",
             line: int = 0,

@@ -1,11 +1,15 @@
-"""Intervals for rates over correlated trials, and the pass^k and pass@k estimators."""
+"""Intervals for rates over correlated trials, pass^k and pass@k, and exact tests of two runs paired by scenario."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import comb, fsum, sqrt
+from functools import lru_cache
+from math import ceil, comb, fsum, sqrt
+from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 from scipy.special import ndtri, stdtrit
 
 LEVEL = 0.95
@@ -66,3 +70,111 @@ def pass_hat_k(passed: int, tried: int, k: int) -> float | None:
 def pass_at_k(passed: int, tried: int, k: int) -> float | None:
     """The chance that one of k trials or more passes, without bias (Chen et al. 2021); `None` when k > tried."""
     return 1 - comb(tried - passed, k) / comb(tried, k) if 0 < k <= tried else None
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """What an exact paired test says of the difference between two runs."""
+
+    difference: float
+    """Second run less first, summed over strata, less what chance alone would give it."""
+    variance: float
+    """Of that sum, when the runs are alike."""
+    p: float
+    """The chance of a difference as large or larger, in either direction, when the runs are alike."""
+
+
+Stratum: TypeAlias = tuple[Sequence[int], Sequence[int]]
+"""One scenario: what each trial of the first run scored, and each of the second."""
+
+
+def paired(strata: Iterable[Stratum]) -> Paired:
+    """The exact permutation test of two runs, paired by scenario.
+
+    When the runs are alike, any trial of a scenario might as well have stood in the other run; the sum of the second
+    run's scores is held against all such exchanges. For trials that pass or fail it is the exact conditional test of
+    2 x 2 x k tables (Agresti 1990, 7.4); with one scenario Fisher's exact test, with one repeat McNemar's. Two-sided as
+    Fisher's is (no likelier than what happened) for 0 and 1, else by the distance from the expected sum.
+    """
+    chances, observed, lowest, binary = np.ones(1), 0, 0, True
+    for first, second in strata:
+        scores = (*first, *second)
+        if not first or not second or min(scores) == max(scores):
+            continue
+        binary &= min(scores) >= 0 and max(scores) <= 1
+        low, of_one = _sums(tuple(sorted(scores)), len(second))
+        chances = np.convolve(chances, of_one)
+        observed, lowest = observed + sum(second), lowest + low
+    sums = lowest + np.arange(len(chances))
+    mean = float(chances @ sums)
+    distance = np.abs(sums - mean)
+    place = observed - lowest
+    as_far = chances <= chances[place] * (1 + _TIE) if binary else distance >= distance[place] - _TIE
+    return Paired(observed - mean, float(chances @ distance**2), min(float(chances[as_far].sum()), 1.0))
+
+
+_TIE = 1e-7
+"""Chances and distances that differ by no more, relatively, are equal: as R's and scipy's exact tests have it."""
+
+
+@lru_cache(maxsize=4096)
+def _sums(scores: tuple[int, ...], drawn: int) -> tuple[int, npt.NDArray[np.float64]]:
+    """The lowest sum of so many scores drawn at random, and the chance of that sum and of each one above it."""
+    low, high, least, draws = sum(scores[:drawn]), sum(scores[-drawn:]), scores[0], comb(len(scores), drawn)
+    if scores[-1] - least == 1:  # two kinds of trials: the hypergeometric distribution, whatever their number
+        better = sum(scores) - least * len(scores)
+        counts = range(low - drawn * least, high - drawn * least + 1)
+        worse = len(scores) - better
+        return low, np.array([comb(better, count) * comb(worse, drawn - count) / draws for count in counts])
+    ways = [[1] + [0] * (high - drawn * least), *([0] * (high - drawn * least + 1) for _ in range(drawn))]
+    for index, score in enumerate(scores, 1):
+        step = score - least
+        for taken in range(min(index, drawn), 0, -1):
+            before, now = ways[taken - 1], ways[taken]
+            for place in range(len(now) - 1, step - 1, -1):
+                now[place] += before[place - step]
+    return low, np.array([count / draws for count in ways[drawn][low - drawn * least :]])
+
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """The p values adjusted for being several (Holm 1979), so that each can be held against the level as it is."""
+    adjusted, highest = [0.0] * len(chances), 0.0
+    for rank, place in enumerate(sorted(range(len(chances)), key=lambda place: chances[place])):
+        highest = max(highest, min((len(chances) - rank) * chances[place], 1.0))
+        adjusted[place] = highest
+    return adjusted
+
+
+MOST_REPEATS = 1_000
+"""Repeats of one scenario beyond which nobody is told how many more it takes."""
+
+
+def more_repeats(found: Paired, repeats: int, level: float = 1 - LEVEL) -> int | None:
+    """About how many further repeats of every scenario would settle the difference, were it to stay as it is.
+
+    A difference grows with the number of trials, and its standard deviation with the square root of that. `None`: no
+    number would, or it is beyond `MOST_REPEATS`.
+    """
+    if found.difference == 0 or found.variance == 0:
+        return None
+    needed = float(ndtri(1 - level / 2)) ** 2 * found.variance / found.difference**2
+    more = max(ceil(repeats * (needed - 1)), 1)
+    return more if repeats + more <= MOST_REPEATS else None
+
+
+@lru_cache(maxsize=4096)
+def more_repeats_of_one(passed: tuple[int, int], tried: tuple[int, int], level: float = 1 - LEVEL) -> int | None:
+    """The fewest further repeats with which one scenario's two shares of passed trials would differ by the test."""
+    shares = [each / of for each, of in zip(passed, tried, strict=True)]
+    about = more_repeats(paired([_trials(shares, max(tried))]), max(tried), level)
+    if about is None:
+        return None
+    for more in range(max(about // 2, 1), MOST_REPEATS - max(tried) + 1):  # the normal curve is only near the truth
+        if paired([_trials(shares, max(tried) + more)]).p <= level:
+            return more
+    return None
+
+
+def _trials(shares: Sequence[float], tried: int) -> Stratum:
+    first, second = ([1] * round(share * tried) + [0] * (tried - round(share * tried)) for share in shares)
+    return first, second

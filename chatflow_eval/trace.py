@@ -50,10 +50,15 @@ class Hop:
     tool: str | None = None
     reason: str = ""
     why: str | None = None
-    """Refusal code of a refused hop: already_transferred, self, not_allowed, unregistered, limit, invalid_arguments."""
+    """Refusal code of a refused hop: already_transferred, self, not_allowed, unregistered, limit,
+    invalid_arguments, cycle, callback_failed."""
     message: str = ""
     depth: int = 0
     """How many calls enclose the target: a call's target is one deeper than its source, a transfer's as deep."""
+    withheld: tuple[str, ...] = ()
+    """The target's domain tools that a call does not let it use."""
+    error: str = ""
+    """What a call that was accepted failed with; empty when its target answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +80,20 @@ class WarningStep:
     message: str
 
 
-Step: TypeAlias = Annotated[ModelStep | ToolStep | Hop | LimitStep | WarningStep, Field(discriminator="step")]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryFault:
+    """One reason for which a provider would refuse the request that was about to go out."""
+
+    step: Literal["fault"] = "fault"
+    agent: str
+    code: str
+    """As `chatflow_runtime.history.FaultCode` has it."""
+    message: str
+
+
+Step: TypeAlias = Annotated[
+    ModelStep | ToolStep | Hop | LimitStep | WarningStep | HistoryFault, Field(discriminator="step")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,8 @@ def _line(step: Step) -> str | None:
             return f"{step.agent} called {step.tool}({_data(step.arguments)}): {outcome} {_data(step.result)}"
         case Hop(accepted=True):
             reason = f" (reason: {cut(step.reason)})" if step.reason else ""
-            return f"{step.source} {'=>' if step.kind == 'call' else '->'} {step.target} by {step.tool}{reason}"
+            failed = f": failed: {cut(step.error)}" if step.error else ""
+            return f"{step.source} {'=>' if step.kind == 'call' else '->'} {step.target} by {step.tool}{reason}{failed}"
         case Hop():
             return f"{step.source} -x-> {step.target} by {step.tool}: refused: {cut(step.message)}"
         case LimitStep():

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from chatflow_eval.cassette import path_for
+from chatflow_eval.retries import CallLimits
 from chatflow_eval.scenario import ModelChoice, Scenario
 
-Mode: TypeAlias = Literal["none", "all", "live"]
-"""vcrpy's record modes `none` (replay) and `all` (record anew), and `live`: no cassette at all."""
+Mode: TypeAlias = Literal["none", "once", "new_episodes", "all", "live"]
+"""vcrpy's record modes, and `live`: no cassette at all.
 
+`none` replays, `once` records where nothing was, `new_episodes` goes live from the first request on that was not
+recorded, `all` records anew.
+"""
 
 DECLARED = "declared"
 """The model choice that leaves every agent on the model it declares."""
+
+KEYWORD = "keyword"
+"""The model choice that is the built-in baseline router, and no language model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +39,10 @@ class Trial:
     mode: Mode = "none"
     cassette: Path
     """Where this trial's recording lies, whether it is there or not."""
+    calls: CallLimits = field(default_factory=CallLimits)
+    """How often, and how long, a model is asked for one answer."""
+    baseline: bool = False
+    """Run as a yardstick beside the models under test."""
 
     @property
     def label(self) -> str:
@@ -53,8 +64,13 @@ def plan(
     models: Sequence[ModelChoice] = (),
     repeats: int | None = None,
     mode: Mode = "none",
+    calls: CallLimits | None = None,
+    baseline: bool = False,
 ) -> tuple[Trial, ...]:
-    """The trials in order: scenario by scenario, each model, each repeat; what is given here wins over the files."""
+    """The trials in order: scenario by scenario, each model, each repeat; what is given here wins over the files.
+
+    With `baseline`, one trial of each scenario on the keyword router follows those on the models under test.
+    """
     return tuple(
         Trial(
             scenario=scenario,
@@ -62,11 +78,24 @@ def plan(
             repeat=repeat,
             mode=mode,
             cassette=path_for(root, scenario.file, scenario.id, _file_name(model), repeat),
+            calls=calls or CallLimits(),
+            baseline=is_baseline,
         )
         for scenario in scenarios
-        for model in (models or scenario.models or (DECLARED,))
-        for repeat in range(1, (repeats or scenario.repeats or 1) + 1)
+        for model, times, is_baseline in _runs(scenario, models, repeats, baseline)
+        for repeat in range(1, times + 1)
     )
+
+
+def _runs(
+    scenario: Scenario, models: Sequence[ModelChoice], repeats: int | None, baseline: bool
+) -> Iterator[tuple[ModelChoice, int, bool]]:
+    """The models that a scenario is run on, how often, and which of them is the yardstick."""
+    chosen = models or scenario.models or (DECLARED,)
+    for model in chosen:
+        yield model, repeats or scenario.repeats or 1, False
+    if baseline and KEYWORD not in chosen and any(turn.script is None for turn in scenario.turns):
+        yield KEYWORD, 1, True  # it answers the same way every time
 
 
 def label(model: ModelChoice | None) -> str:

@@ -5,11 +5,11 @@
 It is `python -m llama_cpp.server` with a chat format of its own. The server's `chatml-function-calling` (as of
 llama-cpp-python 0.3.36) cannot hold a conversation with tools: a past tool call, which has no `content`, is a server
 error; tool results never reach the model; and what follows `message:` is held to the grammar of calls, so that an agent
-with tools has nothing to say. Its idea is kept: the model itself begins its answer with `message:` or with
-`functions.<name>:`, no other beginning is let through, and a call's arguments are held to the tool's JSON schema.
+with tools has nothing to say. Its idea is kept: the model itself chooses how its answer begins, with `text:` or with
+`call:<name>:`; no other beginning is let through, and a call's arguments are held to the tool's JSON schema.
 
-For so small a model the prompt is the chat and nothing besides: an agent's instructions have to name the functions. A
-function's result is shown as a line from the user, `<name>: <result>`.
+For so small a model the prompt is the chat and nothing besides: what the functions are for, and when to call them, it
+learns from an agent's instructions alone. A function's result is shown as a line from the user.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from llama_cpp.llama_chat_format import register_chat_completion_handler
 from llama_cpp.server.__main__ import main
 
 NAME = "smollm2-135m-instruct"
-TEXT = "message:"
+TEXT = "text:"
+STOP = ["<|im_end|>", "\ntext:", "\nText:", "\ncall:"]
 
 
 @register_chat_completion_handler(NAME)
@@ -39,23 +40,30 @@ def answer(
     temperature: float = 0.0,
     top_p: float = 1.0,
     max_tokens: int | None = None,
+    repeat_penalty: float = 1.1,
     **_: Any,
 ) -> dict[str, Any]:
     """One chat completion: a text, or one tool call."""
     # What the cache holds of earlier questions changes the last digits, and with them now and then the answer.
     llama.reset()
-    functions = {f"functions.{tool['function']['name']}:": tool["function"] for tool in tools or ()}
+    functions = {f"call:{tool['function']['name']}:": tool["function"] for tool in tools or ()}
     if tool_choice == "none":
         functions = {}
-    prompt = "".join(rendered(messages, has_tools=bool(functions))) + "<|im_start|>assistant\n"
+    prompt = "".join(rendered(messages)) + "<|im_start|>assistant\n"
     used = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
     def complete(prompt: str, grammar: str | None, **options: Any) -> str:
         completion: Any = llama.create_completion(
             prompt,
             grammar=LlamaGrammar.from_string(grammar, verbose=False) if grammar else None,
-            stop=["<|im_end|>"],
-            **{"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens} | options,
+            stop=STOP,
+            **{
+                "temperature": temperature,
+                "top_p": top_p,
+                "max_tokens": max_tokens,
+                "repeat_penalty": repeat_penalty,
+            }
+            | options,
         )
         # What was generated is part of the next prompt: each token of it is counted once.
         used["prompt_tokens"] = used["prompt_tokens"] or completion["usage"]["prompt_tokens"]
@@ -66,7 +74,7 @@ def answer(
     beginning = TEXT
     if functions:
         beginnings = " | ".join(json.dumps(name) for name in (TEXT, *functions))
-        beginning = complete(prompt, f"root ::= {beginnings}", temperature=0.0, max_tokens=64)
+        beginning = complete(prompt, f"root ::= {beginnings}", temperature=0.0, max_tokens=64, repeat_penalty=1.0)
         prompt += beginning + "\n"
     if beginning == TEXT:
         message["content"] = complete(prompt, None).strip()
@@ -89,15 +97,13 @@ def answer(
     }
 
 
-def rendered(messages: Sequence[dict[str, Any]], *, has_tools: bool) -> Iterable[str]:
+def rendered(messages: Sequence[dict[str, Any]]) -> Iterable[str]:
     """The chat as the model reads it."""
     names = {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls") or ()}
     for message in messages:
         role, content = message["role"], message.get("content") or ""
         if role == "tool":
-            role, content = "user", f"{names[message['tool_call_id']]}: {content}"
-        elif role == "assistant" and has_tools:
-            content = content and f"{TEXT}\n{content}"
+            role, content = "user", f"[{names[message['tool_call_id']]} returned {content}]"
         if content:
             yield f"<|im_start|>{role}\n{content}<|im_end|>\n"
 

@@ -39,7 +39,7 @@ import pytest
 from click.testing import CliRunner
 
 import chatflow_eval
-from chatflow_eval import cli, incidents, loader, metrics, outcome, pytest_plugin, trial
+from chatflow_eval import cli, gate, incidents, loader, metrics, outcome, pytest_plugin, trial
 from chatflow_eval.checks import CHECKS
 from chatflow_eval.targets.names import check_names
 from chatflow_eval.testing import Reply, ScriptedServer
@@ -294,7 +294,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str) -> Iter
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_block_of_the_page_runs(page: Path, reader: Reader) -> None:
-    if "scenarios/" in page.read_text(encoding="utf-8"):
+    if re.search(r"^\$ (make run|chatflow-eval .* scenarios/)", page.read_text(encoding="utf-8"), re.MULTILINE):
         for shipped in ("scenarios", "cassettes"):
             shutil.copytree(ROOT / shipped, shipped, ignore=shutil.ignore_patterns("__pycache__"))
     for block in blocks(page):
@@ -428,7 +428,7 @@ def test_every_check_and_every_incident_has_an_example_that_runs(name: str) -> N
 
 
 def test_every_rule_of_the_gate_is_documented() -> None:
-    flags = {parameter.opts[0] for parameter in cli.gate.params if isinstance(parameter, click.Option)}
+    flags = {f"--{name.replace('_', '-')}" for name in (*gate.RULES, "baseline")}
     assert {flag.partition(" ")[0] for flag in keys("docs/report.md", "## The gate")} == flags
 
 
@@ -477,7 +477,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
-    linked = set(re.findall(r"\]\((docs/[\w.]+)", PAGES[0].read_text(encoding="utf-8")))
+    linked = set(re.findall(r"\]\((docs/[\w.-]+)", PAGES[0].read_text(encoding="utf-8")))
     assert linked == {page.relative_to(ROOT).as_posix() for page in PAGES[1:]}
 
 

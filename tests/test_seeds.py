@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from chatflow_runtime import Agent, AgentHandoffError, Call, Handoff, Runner, ScriptedEngine, Transfer, using
-from chatflow_runtime.engine import Scripted
+from chatflow_runtime.engine import Answer, ModelRequest, Scripted
 from chatflow_runtime.naming import stable_tool_name
 from chatflow_runtime.types import AssistantMessage, ToolResult, UserMessage
 
@@ -103,6 +104,23 @@ def _is_python(lines: Sequence[str]) -> bool:
     except SyntaxError:
         return False
     return True
+
+
+_TITLE = re.compile(r"#{1,3} (?P<title>.+)")
+_FENCE = re.compile(r"(?P<indent> *)```(?P<language>\w*).*")
+
+
+def fenced_blocks(text: str) -> Iterator[Block]:
+    """Fenced blocks of Python, indented or not, under the last heading above them."""
+    section, start, python = "", 0, False
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        if fence := _FENCE.fullmatch(line):
+            if start and python:
+                yield Block(section, start, textwrap.dedent("\n".join(lines[start - 1 : number - 1])))
+            start, python = (0, False) if start else (number + 1, fence["language"] == "python")
+        elif not start and (heading := _TITLE.fullmatch(line)):
+            section = heading["title"]
 
 
 # --- first document: chatflow-agent
@@ -209,3 +227,83 @@ def test_the_stable_versions_names_are_the_documents_expression() -> None:
         namespace: Namespace = {"re": re, "name": name}
         exec(code, namespace)
         assert stable_tool_name(name) == "transfer_to_" + namespace["clean"]
+
+
+# --- second document: PraisonAI
+
+
+def answering(request: ModelRequest) -> Answer:
+    """Whoever is asked says so."""
+    return Answer(f"{request.agent}: {request.history[-1]}")
+
+
+PRAISONAI = Document(
+    file="praisonai-handoffs.md",
+    blocks=fenced_blocks,
+    imports={
+        "praisonaiagents": "chatflow_runtime.dialects.praisonai",
+        "praisonaiagents.agent.handoff": "chatflow_runtime.dialects.praisonai",
+    },
+    scripts={
+        "Agent Handoffs": [Transfer("Refunds"), "Which order?", "Which order do you mean?"],
+        "Quick Start": [
+            *(Transfer("Refunds"), "Which order?", "Which order do you mean?"),
+            *(Call("escalate_to_manager"), "I am sorry.", "The manager is sorry."),
+        ],
+        "Pattern 1 — Callback on handoff": [Transfer("Billing"), "By mistake.", "It was a mistake."],
+        "Pattern 2 — Filter passed history": [Transfer("TechSupport"), "Update it.", "Please update it."],
+        "Pattern 3 — Type-safe handoff": [
+            Call("transfer_to_specialist", {"priority": 1, "description": "The database is down."}),
+            "Restarted.",
+            "It was restarted.",
+        ],
+        "Running handoffs in parallel": [answering] * 3,
+        "Handoff Results": ["The charge was taken back."],
+    },
+)
+
+
+def test_the_second_document_has_these_blocks() -> None:
+    assert {section: len(blocks) for section, blocks in PRAISONAI.sections().items()} == {
+        "Agent Handoffs": 1,
+        "Quick Start": 2,
+        "Pattern 1 — Callback on handoff": 1,
+        "Pattern 2 — Filter passed history": 1,
+        "Pattern 3 — Type-safe handoff": 1,
+        "Running handoffs in parallel": 2,
+        "Per-Handoff concurrency": 1,
+        "Handoff Results": 1,
+    }
+
+
+@pytest.mark.parametrize("section", ["Agent Handoffs", "Quick Start"])
+def test_agents_are_passed_directly_or_configured(section: str) -> None:
+    assert PRAISONAI.run(section)["triage"].chat_history[-1]["role"] == "assistant"
+
+
+def test_a_callback_on_handoff(capsys: pytest.CaptureFixture[str]) -> None:
+    PRAISONAI.run("Pattern 1 — Callback on handoff")
+    assert capsys.readouterr().out == "Transfer: Triage -> Billing\n"
+
+
+def test_a_filter_and_a_typed_handoff() -> None:
+    assert (
+        PRAISONAI.run("Pattern 2 — Filter passed history")["triage"].chat_history[1]["content"] == "Please update it."
+    )
+    (made,) = PRAISONAI.run("Pattern 3 — Type-safe handoff")["triage"].get_all_tools()
+    assert made.parameters["required"] == ["priority", "description"]
+
+
+def test_handoffs_in_parallel(capsys: pytest.CaptureFixture[str]) -> None:
+    PRAISONAI.run("Running handoffs in parallel")
+    assert capsys.readouterr().out.splitlines() == ["Billing True", "Refunds True", "TechSupport True"]
+
+
+def test_handoffs_assigned_with_limits_of_their_own() -> None:
+    names = PRAISONAI.run("Per-Handoff concurrency")
+    assert names["triage"].handoff_tools == (names["to_billing"], names["to_refunds"])
+
+
+def test_a_handoffs_result(capsys: pytest.CaptureFixture[str]) -> None:
+    assert PRAISONAI.run("Handoff Results")["result"].target_agent == "Billing"
+    assert capsys.readouterr().out == "The charge was taken back.\n"

@@ -7,8 +7,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from chatflow_eval.recorder import Tape
+from chatflow_eval.retries import CallLimits
 from chatflow_eval.scenario import Limits, ScriptedAnswer, SettingsSpec, TargetSpec
+from chatflow_eval.tape import Tape
 from chatflow_eval.trace import Topology, TurnTrace
 
 
@@ -23,6 +24,8 @@ class Opening:
     context: Mapping[str, Any] = field(default_factory=dict)
     tape: Tape | None = None
     """Where the model's answers come from or go to; `None`: live, with nothing recorded."""
+    calls: CallLimits = field(default_factory=CallLimits)
+    """How often, and how long, a model is asked for one answer."""
 
 
 class Conversation(Protocol):

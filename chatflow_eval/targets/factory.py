@@ -18,6 +18,7 @@ from rapidfuzz import process
 from chatflow_eval.errors import TargetError
 
 
+@functools.lru_cache(maxsize=256)
 def load(reference: str, base: Path) -> Callable[[], Any]:
     """The callable that `reference` names, with files found relative to `base`.
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, cast
 
-from chatflow_eval.cassette import Asked
 from chatflow_eval.errors import CassetteError, CassetteMismatch, TargetError
 from chatflow_eval.fields import subset
-from chatflow_eval.recorder import ReplayTape, Tape, interception, playing
+from chatflow_eval.recorder import interception
 from chatflow_eval.scenario import Factory, ScriptedAnswer, ScriptedCall, SettingsSpec, Swarm, TargetSpec, ToolSpec
-from chatflow_eval.scrub import scrub_text
+from chatflow_eval.scrub import PLACEHOLDER, scrub_text
+from chatflow_eval.tape import ForkingTape, ReplayTape, Tape, playing
 from chatflow_eval.targets import Conversation, Opening, factory
+from chatflow_eval.targets.engines import LiveEngine, ReplayEngine
+from chatflow_eval.targets.tool_calls import ToolCalls
 from chatflow_eval.trace import (
     Edge,
     Failure,
@@ -33,15 +34,16 @@ from chatflow_eval.trace import (
 )
 from chatflow_runtime import events, litellm_engine
 from chatflow_runtime.agent import DEFAULT_MODEL, Agent
-from chatflow_runtime.completions import parse_completion
-from chatflow_runtime.engine import Answer, Call, ModelRequest, Say, ScriptedEngine, Settings, Transfer, using
+from chatflow_runtime.dialects import praisonai, synaptic
+from chatflow_runtime.engine import Call, Say, ScriptedEngine, Settings, Transfer, using
 from chatflow_runtime.exceptions import DefinitionError, EmptyResponseError, ScriptError
-from chatflow_runtime.handoffs import handoff
+from chatflow_runtime.graph import CompiledGraph
+from chatflow_runtime.handoffs import HandoffTool, handoff
 from chatflow_runtime.litellm_engine import LiteLLMEngine
 from chatflow_runtime.memory import SessionContext
 from chatflow_runtime.naming import tool_name
 from chatflow_runtime.runner import Runner
-from chatflow_runtime.tools import Tool
+from chatflow_runtime.tools import Tool, invoking
 
 _SESSION = "trial"
 
@@ -53,6 +55,8 @@ class ReferenceTarget:
     spec: TargetSpec
     name: str = "chatflow"
 
+    replays_tools: ClassVar = True
+
     def topology(self) -> Topology:
         return topology(self.runner())
 
@@ -60,7 +64,8 @@ class ReferenceTarget:
     async def open(self, opening: Opening) -> AsyncIterator[Conversation]:
         runner = _prepared(self.runner(), opening)
         runner.open_session(_SESSION, context=opening.context)
-        with interception() if _needs_http(runner, opening) else contextlib.nullcontext():
+        replaying = isinstance(opening.tape, ReplayTape)
+        with interception(replaying=replaying) if _needs_http(runner, opening) else contextlib.nullcontext():
             yield ReferenceConversation(runner, opening)
 
     def runner(self) -> Runner:
@@ -70,9 +75,10 @@ class ReferenceTarget:
             TargetError: the factory failed, or returned neither an Agent nor a Runner.
         """
         if isinstance(self.spec, Swarm):
-            if self.spec.dialect != "chatflow":
-                raise TargetError(f"dialect {self.spec.dialect!r} cannot be run by this version, expected 'chatflow'")
-            return Runner(starting_agent=_declared(_Same(self.spec)))
+            try:
+                return Runner(starting_agent=_declared(_Same(self.spec)))
+            except DefinitionError as error:
+                raise TargetError(str(error)) from None
         build = factory.load(self.spec.reference, self.spec.base) if isinstance(self.spec, Factory) else self.spec
         label = self.spec.reference if isinstance(self.spec, Factory) else getattr(build, "__qualname__", repr(build))
         try:
@@ -102,26 +108,31 @@ class ReferenceConversation:
         self, text: str, *, script: Sequence[ScriptedAnswer] | None = None, within: float | None = None
     ) -> TurnTrace:
         self.turn += 1
-        if script is None and not isinstance(self.opening.tape, ReplayTape) and self.runner.needs_litellm:
+        replays = isinstance(self.opening.tape, ReplayTape | ForkingTape)
+        if script is None and not replays and self.runner.needs_litellm:
             litellm_engine.load()
-        start = self._session().active_agent_name
+        active = self._session().active_agent_name
+        before = _missed(self.opening.tape)
         watching = _Watching(self.opening.tape, self.turn)
         began = time.perf_counter()
         reply, failure = "", None
         try:
-            with self._answering(script) as runner:
+            with self._answering(script, watching) as runner:
                 async with asyncio.timeout(within):
                     response = await runner.run_async(_SESSION, text, observer=watching.see)
             reply = response.content
+            if (missed := _missed(self.opening.tape)) is not None and missed is not before:
+                # An agent that was called had no recording, and the one that called it made do without an answer.
+                raise missed
         except Exception as error:
             failure = _failure(error, self.opening.tape)
         session = self._session()
         return TurnTrace(
             user=text,
-            start_agent=start,
+            start_agent=watching.start or active,
             end_agent=session.active_agent_name,
             reply=reply,
-            steps=tuple(watching.steps),
+            steps=watching.steps,
             failure=failure,
             context=session.context,
             seconds=time.perf_counter() - began,
@@ -133,57 +144,70 @@ class ReferenceConversation:
         return session
 
     @contextlib.contextmanager
-    def _answering(self, script: Sequence[ScriptedAnswer] | None) -> Iterator[Runner]:
+    def _answering(self, script: Sequence[ScriptedAnswer] | None, watching: _Watching) -> Iterator[Runner]:
         """The runner to use for one turn, with the tape and the engine that answer within it."""
-        if script is not None:
-            engine = ScriptedEngine(_answers(script))
-            yield self.runner.replace(models={"*": engine})
-            engine.finish()
-            return
         tape = self.opening.tape
         with contextlib.ExitStack() as stack:
             if tape is not None:
                 stack.enter_context(playing(tape))
-            if isinstance(tape, ReplayTape):
-                stack.enter_context(using(ReplayEngine(tape) if tape.only_chat else LiteLLMEngine(api_key="replayed")))
+            if watching.tools is not None:
+                stack.enter_context(invoking(watching.tools.through))
+            if script is not None:
+                engine = ScriptedEngine(_answers(script))
+                yield self.runner.replace(models={"*": engine})
+                engine.finish()
+                return
+            live = LiveEngine(self.opening.calls, watching.warn)
+            if isinstance(tape, ReplayTape | ForkingTape) and tape.only_chat:
+                stack.enter_context(using(ReplayEngine(tape, live)))
+            elif isinstance(tape, ReplayTape):
+                stack.enter_context(using(LiteLLMEngine(api_key=PLACEHOLDER)))
+            else:
+                stack.enter_context(using(live))
             yield self.runner
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayEngine:
-    """Answers from recorded chat completions, without a provider's client."""
-
-    tape: ReplayTape
-
-    async def answer(self, request: ModelRequest) -> Answer:
-        asked = Asked(request.projection(), agent=request.agent, turn=self.tape.turn)
-        return parse_completion(json.loads(self.tape.replay(asked).answer))
-
-
 def topology(runner: Runner) -> Topology:
-    """What a Runner's agents declare."""
-    return Topology(
+    """What a Runner's agents declare; of a graph, its nodes, and the graphs inside it."""
+    graph = runner if isinstance(runner, CompiledGraph) else None
+    agents = [runner.agents[name] for name in graph.nodes] if graph else list(runner.agents.values())
+    names = tuple(agent.name for agent in agents)
+    edges = [
+        Edge(source=agent.name, target=by.agent.name, tool=tool, kind=by.kind)
+        for agent in agents
+        for tool, by in agent.toolbox(None).handoffs.items()
+        if by.agent.name in names
+    ]
+    whole = Topology(
         start=runner.starting_agent.name,
-        agents=tuple(runner.agents),
-        tools={
-            agent.name: tuple(tool.name for tool in agent.get_all_tools() if tool.target is None)
-            for agent in runner.agents.values()
-        },
-        edges=tuple(
-            Edge(source=agent.name, target=tool.target, tool=tool.name)
-            for agent in runner.agents.values()
-            for tool in agent.get_all_tools()
-            if tool.target is not None
-        ),
+        agents=names,
+        tools={agent.name: tuple(tool.name for tool in agent.tools) for agent in agents},
+        edges=(*edges, *_ways(graph, edges)) if graph else tuple(edges),
     )
+    for node, inner in graph.graphs.items() if graph else ():
+        part = topology(inner)
+        whole = Topology(
+            start=whole.start,
+            agents=(*whole.agents, *part.agents),
+            tools=whole.tools | part.tools,
+            edges=(*whole.edges, Edge(source=node, target=part.start, kind="call"), *part.edges),
+        )
+    return whole
+
+
+def _ways(graph: CompiledGraph, made: Sequence[Edge]) -> Iterator[Edge]:
+    """The hops that a graph's own edges make, those aside that agents ask for by a tool."""
+    by_tool = {(edge.source, edge.target) for edge in made}
+    return (Edge(source=source, target=target) for source, target in graph.ways if (source, target) not in by_tool)
 
 
 def inline(swarm: Swarm) -> Agent:
     """The starting agent of a swarm declared in a scenario file, with everyone it can reach."""
+    make = _DIALECTS[swarm.dialect]
     agents = {
-        spec.name: Agent(
-            name=spec.name,
-            instructions=spec.instructions,
+        spec.name: make.agent(
+            spec.name,
+            spec.instructions,
             tools=[_tool(name, tool) for name, tool in spec.tools.items()],
             model=spec.model or DEFAULT_MODEL,
         )
@@ -191,12 +215,23 @@ def inline(swarm: Swarm) -> Agent:
     }
     for spec in swarm.agents:
         for peer in spec.handoffs:
-            agents[spec.name].add_handoff(
-                handoff(agents[peer.agent], tool_name=peer.tool_name, description=peer.description)
-                if peer.tool_name or peer.description
-                else agents[peer.agent]
-            )
+            agents[spec.name].add_handoff(make.handoff(agents[peer.agent], peer.tool_name, peer.description))
     return agents[swarm.start]
+
+
+@dataclass(frozen=True, slots=True)
+class _Dialect:
+    """What a swarm declared in a scenario file is made of."""
+
+    agent: Callable[..., Agent]
+    handoff: Callable[[Agent, str | None, str | None], HandoffTool]
+
+
+_DIALECTS: dict[str, _Dialect] = {
+    "chatflow": _Dialect(Agent, lambda peer, name, text: handoff(peer, tool_name=name, description=text)),
+    "praisonai": _Dialect(praisonai.Agent, praisonai.handoff),
+    "synaptic": _Dialect(Agent, lambda peer, name, text: synaptic.handoff(peer, tool_name=name, description=text)),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,19 +257,44 @@ class _Watching:
     """Turns a runner's events into a trace's steps."""
 
     def __init__(self, tape: Tape | None, turn: int) -> None:
-        self.steps: list[Step] = []
         self._tape = tape
         self._turn = turn
-        self._arguments: dict[str, tuple[Any, bool]] = {}
-        self._depth = 0
+        self._steps: dict[tuple[str, ...], list[Step | tuple[str, ...]]] = {(): []}
+        """By the calls around them; a call's own stand in it by their key, so that calls at one time do not mix."""
+        self._arguments: dict[tuple[str, ...], tuple[Any, bool]] = {}
+        self.start: str | None = None
+        """Who was active first."""
+        self.tools = ToolCalls(tape, turn) if tape is not None and tape.tools else None
+        self._asking: dict[str, tuple[str, ...]] = {}
+        """The calls around the last question of each agent."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps in order, a call's after the hop that made it."""
+        return tuple(self._inside(()))
+
+    def _inside(self, calls: tuple[str, ...]) -> Iterator[Step]:
+        for step in self._steps[calls]:
+            if isinstance(step, tuple):
+                yield from self._inside(step)
+            else:
+                yield step
+
+    def warn(self, agent: str, message: str) -> None:
+        """Something went wrong, and was put right, while an agent's model was asked."""
+        self._steps[self._asking.get(agent, ())].append(WarningStep(agent=agent, message=message))
 
     def see(self, event: events.Event) -> None:
+        steps = self._steps[event.within]
+        if self.tools is not None:
+            self.tools.see(event)
         match event:
             case events.ModelAsked():
+                self._asking[event.agent] = event.within
                 if self._tape is not None:
                     self._tape.agent, self._tape.turn = event.agent, self._turn
             case events.ModelAnswered():
-                self.steps.append(
+                steps.append(
                     ModelStep(
                         agent=event.agent,
                         model=event.model,
@@ -246,10 +306,10 @@ class _Watching:
                     )
                 )
             case events.ToolCalled():
-                self._arguments[event.call_id] = (event.arguments, event.known)
+                self._arguments[(*event.within, event.call_id)] = (event.arguments, event.known)
             case events.ToolAnswered():
-                arguments, known = self._arguments.pop(event.call_id)
-                self.steps.append(
+                arguments, known = self._arguments.pop((*event.within, event.call_id))
+                steps.append(
                     ToolStep(
                         agent=event.agent,
                         tool=event.tool,
@@ -259,34 +319,47 @@ class _Watching:
                         known=known,
                     )
                 )
+            case events.HandoffAccepted(kind="call"):
+                inside = (*event.within, event.call_id)
+                self._steps[inside] = []
+                steps += [_hop(event, depth=len(inside), withheld=event.withheld), inside]
             case events.HandoffAccepted():
-                self._depth += event.kind == "call"
-                self.steps.append(_hop(event, depth=self._depth))
+                steps.append(_hop(event, depth=len(event.within)))
             case events.HandoffReturned():
-                self._depth -= 1
+                if event.error:
+                    hop = steps.index((*event.within, event.call_id)) - 1
+                    steps[hop] = dataclasses.replace(cast(Hop, steps[hop]), error=event.error)
             case events.HandoffRefused():
-                self.steps.append(_hop(event, depth=self._depth, why=event.why, message=event.message))
+                steps.append(_hop(event, depth=len(event.within), why=event.why, message=event.message))
             case events.LimitHit():
-                self.steps.append(LimitStep(agent=event.agent, limit=event.limit, value=event.value))
+                steps.append(LimitStep(agent=event.agent, limit=event.limit, value=event.value))
             case events.Warned():
-                self.steps.append(WarningStep(agent=event.agent, message=event.message))
-            case events.TurnStarted() | events.TurnEnded():
+                steps.append(WarningStep(agent=event.agent, message=event.message))
+            case events.TurnStarted():
+                self.start = event.agent
+            case events.TurnEnded():
                 pass
 
 
 def _hop(
-    event: events.HandoffAccepted | events.HandoffRefused, *, depth: int, why: str | None = None, message: str = ""
+    event: events.HandoffAccepted | events.HandoffRefused,
+    *,
+    depth: int,
+    why: str | None = None,
+    message: str = "",
+    withheld: tuple[str, ...] = (),
 ) -> Hop:
     return Hop(
         source=event.source,
         target=event.target,
         kind=event.kind,
         accepted=why is None,
-        tool=event.tool,
+        tool=event.tool or None,
         reason=event.reason,
         why=why,
         message=message,
         depth=depth,
+        withheld=withheld,
     )
 
 
@@ -347,9 +420,14 @@ _TIMEOUTS = ("TimeoutError", "Timeout", "APITimeoutError", "ReadTimeout", "Conne
 _BROKEN = ("APIConnectionError", "ConnectError", "ConnectionError", "ClientConnectorError", "ServiceUnavailableError")
 
 
+def _missed(tape: Tape | None) -> CassetteError | None:
+    """The first thing that could not be replayed, if any."""
+    return tape.error if tape is not None else None
+
+
 def _failure(error: Exception, tape: Tape | None) -> Failure:
     """What ended a turn; a recording's miss counts as such however a client wrapped it."""
-    missed = tape.error if isinstance(tape, ReplayTape) else None
+    missed = _missed(tape)
     if missed is not None or isinstance(error, CassetteError):
         cause = missed or error
         edit = cause.edit if isinstance(cause, CassetteMismatch) else None

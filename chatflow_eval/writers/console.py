@@ -8,21 +8,23 @@ import shlex
 import textwrap
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TextIO
+from typing import Any, TextIO
 
 from tabulate import tabulate
 
+from chatflow_eval.comparison import CHANGES, Comparison
 from chatflow_eval.gate import Decision
+from chatflow_eval.history import PastRun
 from chatflow_eval.metrics import Numbers, Rate
 from chatflow_eval.outcome import Outcome, Status
 from chatflow_eval.report import PAGE, Report
 from chatflow_eval.writers import words
 
 WIDTH = 80
-SHOWN_TRIALS, SHOWN_INCIDENTS, SHOWN_MODELS = 3, 2, 6
+SHOWN_TRIALS, SHOWN_INCIDENTS, SHOWN_MODELS, SHOWN_CHANGES = 3, 2, 6, 10
 
 _ASCII = str.maketrans({"✓": "+", "✗": "x", "○": "o", "…": "...", "→": "->"})
 _COLOURS = {"passed": "32", "failed": "31", "errored": "35", "skipped": "2", "heading": "1"}
@@ -38,6 +40,16 @@ def show_gate(decision: Decision, stream: TextIO) -> None:
     _write("\n".join(_gate(decision, _Paint(_in_colour(stream)))) + "\n", stream)
 
 
+def show_comparison(comparison: Comparison, stream: TextIO) -> None:
+    """Write what changed between two runs to a stream."""
+    _write("\n".join(_comparison(comparison, _Paint(_in_colour(stream)))) + "\n", stream)
+
+
+def show_history(runs: Sequence[PastRun], stream: TextIO) -> None:
+    """Write a table of runs, the oldest first, to a stream."""
+    _write("\n".join(_history(runs)) + "\n", stream)
+
+
 def render(report: Report, decision: Decision | None = None, *, colour: bool = False) -> str:
     """The summary as text, about thirty lines of at most 80 columns."""
     paint = _Paint(colour)
@@ -46,6 +58,7 @@ def render(report: Report, decision: Decision | None = None, *, colour: bool = F
         _unexpected(report, paint),
         _incidents(report, paint),
         _numbers(report.metrics.total, paint),
+        _beside_baselines(report, paint),
         _models(report, paint),
         _gate(decision, paint),
         _notes(report),
@@ -154,8 +167,73 @@ def _numbers(numbers: Numbers, paint: _Paint) -> Iterator[str]:
     rates += [(f"  pass^{k}", rate, "scenarios") for k, rate in list(numbers.pass_hat_k.items())[-1:]]
     rows = [(name, words.percent(rate.value), _fraction(rate, unit), _interval(rate)) for name, rate, unit in rates]
     yield from _table(rows, ("left", "right", "left", "left"))
-    calls = words.counted(numbers.model_calls, "model call")
-    yield from _lines(f"{calls}, {words.tokens(numbers)}, {words.latency(numbers.latency)}", indent=2)
+    spent = [words.counted(numbers.model_calls, "model call"), words.tokens(numbers), words.latency(numbers.latency)]
+    if numbers.cost.value:
+        spent.append(words.cost(numbers.cost))
+    yield from _lines(", ".join(spent), indent=2)
+
+
+def _beside_baselines(report: Report, paint: _Paint) -> Iterator[str]:
+    """By what turns ask for, beside both yardsticks, where they were asked for."""
+    yardsticks = report.metrics.baselines
+    if not any(row.name == "keyword" for row in yardsticks):
+        return
+    yield paint("Routing accuracy beside the baselines", "heading")
+    total = report.metrics.total
+    columns = [("", total.accuracy, words.classes(total))]
+    columns += [(words.YARDSTICKS[row.name], row.accuracy, words.classes(row)) for row in yardsticks]
+    rows = [("every turn", *(words.percent(accuracy.value) for _, accuracy, _ in columns), total.accuracy.denominator)]
+    for place, (name, rate) in enumerate(words.classes(total)):
+        shares = (words.percent(classes[place][1].value) for *_, classes in columns)
+        rows.append((f"  {name}", *shares, rate.denominator))
+    head = ("", "here", *(name for name, *_ in columns[1:]), "turns")
+    yield from _table(rows, ("left", *("right",) * (len(head) - 1)), head)
+
+
+def _comparison(comparison: Comparison, paint: _Paint) -> Iterator[str]:
+    counts = [f"{count} {change}" for change, count in comparison.counts.items() if count]
+    yield f"{words.counted(len(comparison.scenarios), 'scenario')}: {', '.join(counts) or 'none'}"
+    yield ""
+    for name, difference in (("routing accuracy", comparison.accuracy), ("trials that pass", comparison.passing)):
+        yield from _lines(f"{name}: {words.difference(difference)}", indent=2, at_most=3)
+    for change in CHANGES[:-1]:
+        rows = comparison.of(change)
+        if rows:
+            yield ""
+            yield paint(change.capitalize(), "heading")
+            for row in rows[:SHOWN_CHANGES]:
+                sides = f"{words.side(row.base)} to {words.side(row.run)}"
+                told = f"{row.scenario} [{words.model_name(row.target, row.model)}]: {sides}; {words.certainty(row)}"
+                yield from _lines(told.rstrip("; "), indent=2, at_most=3)
+            if len(rows) > SHOWN_CHANGES:
+                yield f"  … and {len(rows) - SHOWN_CHANGES} more"
+    if comparison.incidents:
+        yield ""
+        yield paint("Incidents", "heading")
+        for kind, (before, now) in comparison.incidents.items():
+            yield f"  {kind.replace('_', ' ')}: {before} to {now}"
+
+
+def _history(runs: Sequence[PastRun]) -> Iterator[str]:
+    rows = [
+        (
+            _fit(words.one_line(run.folder.name), 24),
+            run.started[:16].replace("T", " "),
+            sum(run.trials.values()) if run.trials else "",
+            _share(run.accuracy),
+            _share(run.pass_rate),
+            run.trials.get("errored", 0) or "",
+            ", ".join(f"{kind.replace('_', ' ')} {count}" for kind, count in run.incidents.items())
+            + (" (partial)" if run.partial else ""),
+        )
+        for run in runs
+    ]
+    head = ("run", "started (UTC)", "trials", "accuracy", "pass rate", "errors", "incidents")
+    yield from _table(rows, ("left", "left", "right", "right", "right", "right", "left"), head)
+
+
+def _share(rate: Mapping[str, Any] | None) -> str:
+    return words.percent(rate["value"] if rate else None)
 
 
 def _fraction(rate: Rate, unit: str) -> str:

@@ -21,19 +21,11 @@ from chatflow_eval.checks import Verdict
 from chatflow_eval.errors import ReportError
 from chatflow_eval.gate import Decision
 from chatflow_eval.incidents import FAILING, Incident
-from chatflow_eval.metrics import (
-    DEFINITIONS,
-    ENDS,
-    ROUTING_CHECKS,
-    ConfusionCell,
-    DecisionEnd,
-    Numbers,
-    Rate,
-    ScenarioNumbers,
-)
+from chatflow_eval.metrics import DEFINITIONS, ConfusionCell, Numbers, Rate, ScenarioNumbers
 from chatflow_eval.outcome import Outcome, Status
 from chatflow_eval.report import PAGE, SUMMARY, TRIALS, Report
 from chatflow_eval.route import Aligned
+from chatflow_eval.tally import ENDS, ROUTING_CHECKS, DecisionEnd
 from chatflow_eval.trace import Failure, ModelStep, Step, TurnTrace
 from chatflow_eval.writers import words
 
@@ -268,7 +260,7 @@ def _numbers(total: Numbers) -> Iterator[_Number]:
     yield _of_rate("flaky scenarios", total.flaky, "scenarios")
     yield _of_rate("hop precision", total.hop_precision, "handoffs")
     yield _of_rate("hop recall", total.hop_recall, "handoffs")
-    yield _Number("hop F1", words.percent(total.hop_f1), "", DEFINITIONS["hop_f1"])
+    yield _of_rate("hop F1", total.hop_f1, "handoffs, made and expected")
     for kind in total.incidents:
         if kind.count:
             yield _of_rate(f"trials with {words.incident_name(kind.kind)}", kind.trials, "trials")

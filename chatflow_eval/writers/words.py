@@ -6,14 +6,18 @@ import re
 from collections.abc import Iterable
 
 from chatflow_eval.checks import Verdict
+from chatflow_eval.comparison import Difference, ScenarioChange, Side
 from chatflow_eval.incidents import KINDS, Incident, IncidentKind
-from chatflow_eval.metrics import Amount, Latency, Metrics, Numbers, Rate
+from chatflow_eval.metrics import Amount, BaselineNumbers, Cost, Latency, Metrics, Numbers, Rate
 from chatflow_eval.outcome import Outcome, Status
 from chatflow_eval.trace import Failure
 
 SYMBOLS: dict[Status, str] = {"passed": "✓", "failed": "✗", "errored": "!", "skipped": "○"}
 
 KEYWORD_NOTE = "Model `keyword` is no language model: it matches words, and serves as a baseline."
+
+YARDSTICKS = {"keyword": "keyword", "unmoved": "never hands off again"}
+"""What the baselines are called."""
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -67,6 +71,51 @@ def amount(total: Amount) -> str:
     if total.value is None:
         return "unknown"
     return f"at least {total.value:,}" if total.unknown else f"{total.value:,}"
+
+
+def cost(total: Cost) -> str:
+    """US dollars; `unknown` when nothing is known, `at least` when something is not."""
+    if total.value is None:
+        return "cost unknown"
+    return f"{'at least ' if total.unknown else ''}{total.value:.4g} USD"
+
+
+def classes(numbers: Numbers | BaselineNumbers) -> tuple[tuple[str, Rate], ...]:
+    """Accuracy by what turns ask for."""
+    return (
+        ("first to leave the start", numbers.first),
+        ("change agent", numbers.switch),
+        ("stay", numbers.stay),
+        ("either accepted", numbers.either),
+    )
+
+
+def difference(found: Difference) -> str:
+    """What became of a share, how likely that is by chance, and what would settle it."""
+    if found.value is None or found.p is None:
+        return "nothing to compare"
+    shares = " to ".join(f"{100 * part / of:.1f} % ({number(part)}/{of:,})" for part, of in (found.base, found.run))
+    told = f"{shares}, {100 * found.value:+.1f} points, {found.conclusion} (p = {found.p:.2g})"
+    if found.more_repeats is None:
+        return told
+    return f"{told}; about {counted(found.more_repeats, 'more repeat')} would settle it"
+
+
+def side(trials: Side) -> str:
+    """How many trials passed, and what else became of others."""
+    others = [f"{count} {name}" for name, count in (("errored", trials.errored), ("skipped", trials.skipped)) if count]
+    return ", ".join([f"{trials.passed}/{trials.tried}", *others] if trials.tried or not others else others)
+
+
+def certainty(row: ScenarioChange) -> str:
+    """How sure a scenario's change is, and what else there is to know of it."""
+    parts = ["edited"] if row.edited else []
+    if row.change in ("improved", "regressed", "flaky") and row.p_adjusted is not None and row.p != 1.0:
+        parts.append(f"p = {row.p_adjusted:.2g}")
+        if not row.settled:
+            more = "" if row.more_repeats is None else f": {counted(row.more_repeats, 'more repeat')} would settle it"
+            parts.append(f"inconclusive{more}")
+    return "; ".join([*parts, *([row.why] if row.why else [])])
 
 
 def latency(times: Latency) -> str:

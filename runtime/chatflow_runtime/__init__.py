@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from chatflow_runtime.agent import Agent
-    from chatflow_runtime.completions import parse_completion
+    from chatflow_runtime.completions import join_completion, parse_completion
     from chatflow_runtime.engine import (
         Answer,
         Call,
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
         ChatflowError,
         DefinitionError,
         EmptyResponseError,
+        GraphError,
         RunningLoopError,
         ScriptError,
         SessionError,
+        StepLimitError,
     )
     from chatflow_runtime.handoffs import HandoffTool, handoff
     from chatflow_runtime.keyword_engine import KeywordEngine
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from chatflow_runtime.litellm_engine import LiteLLMEngine
     from chatflow_runtime.memory import BaseSessionStore, SessionContext, SessionStore
     from chatflow_runtime.runner import Runner
+    from chatflow_runtime.sqlite_store import SQLiteSessionStore
     from chatflow_runtime.tools import Tool, tool
     from chatflow_runtime.types import (
         AgentResponse,
@@ -62,6 +65,7 @@ __all__ = [
     "DefinitionError",
     "EmptyResponseError",
     "Engine",
+    "GraphError",
     "Handoff",
     "HandoffTool",
     "KeywordEngine",
@@ -71,6 +75,7 @@ __all__ = [
     "ModelRequest",
     "Runner",
     "RunningLoopError",
+    "SQLiteSessionStore",
     "Say",
     "ScriptError",
     "ScriptedEngine",
@@ -78,6 +83,7 @@ __all__ = [
     "SessionError",
     "SessionStore",
     "Settings",
+    "StepLimitError",
     "Tool",
     "ToolCall",
     "ToolResult",
@@ -86,6 +92,7 @@ __all__ = [
     "Usage",
     "UserMessage",
     "handoff",
+    "join_completion",
     "parse_completion",
     "tool",
     "using",
@@ -103,6 +110,7 @@ _HOME = {
     "DefinitionError": "exceptions",
     "EmptyResponseError": "exceptions",
     "Engine": "engine",
+    "GraphError": "exceptions",
     "Handoff": "types",
     "HandoffTool": "handoffs",
     "KeywordEngine": "keyword_engine",
@@ -112,6 +120,7 @@ _HOME = {
     "ModelRequest": "engine",
     "Runner": "runner",
     "RunningLoopError": "exceptions",
+    "SQLiteSessionStore": "sqlite_store",
     "Say": "engine",
     "ScriptError": "exceptions",
     "ScriptedEngine": "engine",
@@ -119,6 +128,7 @@ _HOME = {
     "SessionError": "exceptions",
     "SessionStore": "memory",
     "Settings": "engine",
+    "StepLimitError": "exceptions",
     "Tool": "tools",
     "ToolCall": "types",
     "ToolResult": "types",
@@ -127,6 +137,7 @@ _HOME = {
     "Usage": "types",
     "UserMessage": "types",
     "handoff": "handoffs",
+    "join_completion": "completions",
     "parse_completion": "completions",
     "tool": "tools",
     "using": "engine",

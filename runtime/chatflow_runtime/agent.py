@@ -11,6 +11,7 @@ from typing import TypeAlias
 from chatflow_runtime.engine import Engine, ToolSchema
 from chatflow_runtime.exceptions import DefinitionError
 from chatflow_runtime.handoffs import HandoffTool, describe, names_of, transfer_tool
+from chatflow_runtime.policy import Permission
 from chatflow_runtime.tools import Function, Tool, as_tool
 from chatflow_runtime.types import Json
 
@@ -25,8 +26,20 @@ class Toolbox:
     """Everything one agent can call: tools by name, as the model sees them, and their names."""
 
     tools: Mapping[str, Tool]
+    handoffs: Mapping[str, HandoffTool]
+    """The handoffs by the names of their transfer tools."""
     schemas: tuple[ToolSchema, ...]
     names: tuple[str, ...]
+    withheld: tuple[str, ...] = ()
+    """The agent's domain tools that are not in it, because a call does not let it use them."""
+
+    def limited(self, permission: Permission) -> Toolbox:
+        """The same without the domain tools that are not permitted; handoffs stay."""
+        withheld = tuple(name for name in self.names if name not in self.handoffs and not permission.allows(name))
+        if not withheld:
+            return self
+        tools = {name: tool for name, tool in self.tools.items() if name not in withheld}
+        return Toolbox(tools, self.handoffs, tuple(tool.schema for tool in tools.values()), tuple(tools), withheld)
 
 
 class Agent:
@@ -55,8 +68,7 @@ class Agent:
         self._handoffs: tuple[HandoffTool, ...] = ()
         self._toolbox: Toolbox | None = None
         self._check_names(self._handoffs)
-        for each in handoffs or ():
-            self.add_handoff(each)
+        self.set_handoffs(handoffs or ())
 
     @property
     def name(self) -> str:
@@ -109,6 +121,17 @@ class Agent:
         self._handoffs = handoffs
         self._toolbox = None
 
+    def set_handoffs(self, targets: Iterable[Agent | HandoffTool]) -> None:
+        """Lets this agent hand off to these and to nobody else; where one cannot be, all stay as they were."""
+        before = self._handoffs
+        self._handoffs, self._toolbox = (), None
+        try:
+            for each in targets:
+                self.add_handoff(each)
+        except BaseException:
+            self._handoffs = before
+            raise
+
     def get_instructions(self, context: Mapping[str, Json] | None = None) -> str:
         """The instructions as text, given the session's context."""
         if isinstance(self._instructions, str):
@@ -119,6 +142,10 @@ class Agent:
             raise DefinitionError(f"The instructions of agent '{self._name}' returned {text!r}, expected text.")
         return text
 
+    def system_prompt(self, context: Mapping[str, Json] | None = None) -> str:
+        """What the agent's model is told before the conversation: the instructions."""
+        return self.get_instructions(context)
+
     def get_all_tools(self) -> list[Tool]:
         """The domain tools, then one transfer tool per handoff, as a conversation without context offers them."""
         return list(self.toolbox(None).tools.values())
@@ -128,7 +155,8 @@ class Agent:
         if self._toolbox is not None:
             return self._toolbox
         tools = {tool.name: tool for tool in (*self._tools, *self._transfer_tools(context))}
-        box = Toolbox(tools, tuple(tool.schema for tool in tools.values()), tuple(tools))
+        handoffs = dict(zip(names_of(self._handoffs), self._handoffs, strict=True))
+        box = Toolbox(tools, handoffs, tuple(tool.schema for tool in tools.values()), tuple(tools))
         if all(isinstance(each.agent._instructions, str) for each in self._handoffs):
             self._toolbox = box
         return box
@@ -138,7 +166,7 @@ class Agent:
             description = each.description
             if description is None:
                 description = describe(each.agent.name, each.agent._excerpted_instructions(context))
-            yield transfer_tool(name, target=each.agent.name, description=description)
+            yield transfer_tool(name, target=each.agent.name, description=description, parameters=each.parameters)
 
     def _excerpted_instructions(self, context: Mapping[str, Json] | None) -> str:
         # Instructions that need a session cannot be shown outside of one.

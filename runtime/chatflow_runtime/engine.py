@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Protocol, Self, TypeAlias, cast
 
 from chatflow_runtime.exceptions import ScriptError
-from chatflow_runtime.history import project
+from chatflow_runtime.history import conversation
 from chatflow_runtime.naming import tool_name
 from chatflow_runtime.types import UNKNOWN, AssistantMessage, Json, Message, ToolCall, Usage, encodable
 
@@ -62,7 +62,7 @@ class ModelRequest:
         if self.instructions.strip():
             system.append({"role": "system", "content": encodable(self.instructions)})
         model = provider_model(self.model)
-        messages = [*system, *project(self.history, has_tools=bool(self.tools), model=model)]
+        messages = [*system, *conversation(self.history, has_tools=bool(self.tools), model=model)]
         request: dict[str, Json] = {"model": model, "messages": cast(Json, messages)}
         if self.tools:
             request["tools"] = [tool.projection() for tool in self.tools]

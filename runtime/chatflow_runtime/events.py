@@ -1,5 +1,6 @@
 """What a runner tells its observers, in the order it happens.
 
+`within` are the ids of the calls around an event, outermost first: calls that run at once mix in time, never in there.
 Traces are made of these; nobody parses a history to find out what happened.
 """
 
@@ -18,6 +19,8 @@ Refusal: TypeAlias = Literal[
     "unregistered",  # no agent of that name is registered
     "limit",  # a limit refused it
     "invalid_arguments",  # a typed handoff's payload did not fit its schema
+    "cycle",  # the target's own handoff is under way
+    "callback_failed",  # a callback or filter of the handoff raised
 ]
 """Why a handoff did not happen."""
 
@@ -26,6 +29,7 @@ Refusal: TypeAlias = Literal[
 class TurnStarted:
     agent: str
     text: str
+    within: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class ModelAsked:
     agent: str
     model: str
     tools: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class ModelAnswered:
     tool_calls: tuple[ToolCall, ...]
     usage: Usage
     seconds: float
+    within: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,7 @@ class ToolCalled:
     """The parsed arguments, or the raw text where they are no JSON."""
     known: bool
     """False when the agent has no such tool."""
+    within: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,7 @@ class ToolAnswered:
     tool: str
     content: Json
     is_error: bool
+    within: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +83,21 @@ class HandoffAccepted:
     reason: str
     kind: HandoffKind
     call_id: str
+    withheld: tuple[str, ...] = ()
+    """The target's domain tools that it may not use in this call."""
+    within: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HandoffReturned:
-    """A call came back: `target` answered and control is with `source` again."""
+    """A call came back: `target` answered, or failed, and control is with `source` again."""
 
     source: str
     target: str
     call_id: str
+    error: str = ""
+    """What went wrong; empty when it answered."""
+    within: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +112,7 @@ class HandoffRefused:
     why: Refusal
     message: str
     """What the model was told."""
+    within: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +120,7 @@ class LimitHit:
     agent: str
     limit: LimitName
     value: int
+    within: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +129,7 @@ class Warned:
 
     agent: str
     message: str
+    within: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +139,7 @@ class TurnEnded:
     text: str
     by_runner: bool = False
     """True when the runner wrote the text itself, because a limit ended the turn."""
+    within: tuple[str, ...] = ()
 
 
 Event: TypeAlias = (

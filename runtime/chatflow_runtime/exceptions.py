@@ -6,10 +6,17 @@ ChatflowError
 ├── EmptyResponseError    a model answered with neither text nor calls
 ├── SessionError          a session that cannot be opened or continued
 ├── ScriptError           a scripted engine ran out of answers, or has some left
+├── GraphError            a graph was sent where it has no node, or a node gave no state that can go on
+│   └── StepLimitError    a graph did not end within its step limit; holds the state it reached
 └── RunningLoopError      also a RuntimeError: run() was called where only run_async() can work
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from chatflow_runtime.states import MessageState
 
 
 class ChatflowError(Exception):
@@ -34,6 +41,22 @@ class SessionError(ChatflowError):
 
 class ScriptError(ChatflowError):
     """A scripted engine was asked for more answers than its script holds, or for fewer."""
+
+
+class GraphError(ChatflowError):
+    """A graph was sent where it has no node, or one of its nodes gave no state that can go on."""
+
+
+class StepLimitError(GraphError):
+    """A graph did not end within its step limit (third seed document)."""
+
+    def __init__(self, message: str, state: MessageState) -> None:
+        super().__init__(message, state)
+        self.state = state
+        """The state that was reached."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class RunningLoopError(ChatflowError, RuntimeError):

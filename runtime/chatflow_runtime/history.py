@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from chatflow_runtime.naming import clean_tool_name, is_tool_name
@@ -14,6 +15,9 @@ from chatflow_runtime.types import AssistantMessage, Json, Message, ToolCall, To
 
 FaultCode: TypeAlias = Literal[
     "no_messages",  # nothing but system messages
+    "user_not_first",  # Anthropic and Gemini: somebody else than the user begins
+    "nothing_to_answer",  # Anthropic and Gemini: the last words are the assistant's
+    "misplaced_call",  # Gemini: a call follows the assistant's own words, not the user's or a result
     "unknown_role",
     "blank_content",  # a user or assistant message that says nothing, or blank text beside calls
     "unanswered_call",  # a call without its result before the next message
@@ -49,13 +53,29 @@ def project(history: Sequence[Message], *, has_tools: bool, model: str) -> list[
     return [_message(message, rule) for message in history]
 
 
+def conversation(history: Sequence[Message], *, has_tools: bool, model: str) -> list[dict[str, Json]]:
+    """The messages of a request that asks a model to go on with a history, as `project` has them."""
+    messages = project(history, has_tools=has_tools, model=model)
+    # Some providers refuse an assistant's words at either end, others go on with the last as if they were their own.
+    for end in (0, -1):
+        if history and isinstance(said := history[end], AssistantMessage) and not said.tool_calls:
+            messages[end] = {"role": "user", "content": encodable(f"{said.agent}: {said.text}")}
+    return _joined(messages)
+
+
 def faults(request: Mapping[str, object]) -> tuple[Fault, ...]:
-    """Everything for which OpenAI, Anthropic or Gemini would refuse a chat-completions request body, in order."""
-    messages = request.get("messages")
-    tools = request.get("tools")
+    """Everything for which OpenAI, Anthropic or Gemini would refuse a chat-completions request body, in order.
+
+    Where their rules differ, those of the body's model count. That roles alternate is nobody's rule any more.
+    """
+    messages, tools, model = request.get("messages"), request.get("tools"), str(request.get("model"))
     entries = [_mapping(entry) for entry in _list(messages)]
     offered = [_mapping(_mapping(tool).get("function")) for tool in _list(tools)]
-    return (*_message_faults(entries, _id_rule(str(request.get("model")))), *_tool_faults(entries, offered))
+    return (
+        *_message_faults(entries, _id_rule(model)),
+        *_order_faults(entries, model.lower()),
+        *_tool_faults(entries, offered),
+    )
 
 
 # --- projection
@@ -96,6 +116,19 @@ def _told(history: Sequence[Message]) -> Iterator[dict[str, Json]]:
             yield {"role": "assistant", "content": encodable("\n".join([*said, *called]))}
     if results:
         yield {"role": "user", "content": "\n".join(results)}
+
+
+def _joined(messages: Sequence[dict[str, Json]]) -> list[dict[str, Json]]:
+    """The messages with an assistant's words right before its next ones in one message, so that calls follow a user."""
+    joined: list[dict[str, Json]] = []
+    for message in messages:
+        before = joined[-1] if joined else {}
+        if before.get("role") == message["role"] == "assistant" and "tool_calls" not in before:
+            texts = (before["content"], message["content"])
+            joined[-1] = {**message, "content": "\n".join(text for text in texts if isinstance(text, str) and text)}
+        else:
+            joined.append(message)
+    return joined
 
 
 def _object_text(call: ToolCall) -> str:
@@ -159,6 +192,22 @@ def _message_faults(messages: Sequence[Mapping[str, object]], rule: re.Pattern[s
         elif role not in _SYSTEM:
             yield Fault("unknown_role", index, f"The role is {role!r}, expected system, user, assistant or tool.")
     yield from _unanswered(pending, len(messages))
+
+
+def _order_faults(messages: Sequence[Mapping[str, object]], model: str) -> Iterator[Fault]:
+    is_gemini = "gemini" in model
+    if not is_gemini and "claude" not in model and "anthropic" not in model:
+        return
+    spoken = [(index, message) for index, message in enumerate(messages) if message.get("role") not in _SYSTEM]
+    for index, message in spoken[:1]:
+        if message.get("role") != "user":
+            yield Fault("user_not_first", index, f"The first message is of role {message.get('role')!r}, not the user's.")
+    for (_, before), (index, message) in pairwise(spoken):
+        if is_gemini and message.get("tool_calls") and before.get("role") == "assistant":
+            yield Fault("misplaced_call", index, "A call follows the assistant's own words.")
+    for index, message in spoken[-1:]:
+        if message.get("role") == "assistant" and not message.get("tool_calls"):
+            yield Fault("nothing_to_answer", index, "The last words are the assistant's, so there is nothing to answer.")
 
 
 def _unanswered(pending: Mapping[str, bool], index: int) -> Iterator[Fault]:

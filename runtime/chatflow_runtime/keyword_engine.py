@@ -35,7 +35,8 @@ class KeywordEngine:
     """Hands off to the peer whose name and description fit the user's last message best, and else stays.
 
     It stays when nothing fits, when the current agent fits as well and when a transfer was refused, and never goes to
-    an agent who had the conversation since the user spoke. BM25 with the idf of Lucene; English stop words and endings.
+    an agent who had the conversation since the user spoke. What came back from a call is its text. BM25 with the idf
+    of Lucene; English stop words and endings.
     """
 
     async def answer(self, request: ModelRequest) -> Answer:
@@ -43,7 +44,7 @@ class KeywordEngine:
         turn = _since_user(request.history)
         tool = _best(request, turn)
         if tool is None:
-            return Answer(f"[keyword router] {request.agent} keeps this conversation.")
+            return Answer(_came_back(request, turn) or f"[keyword router] {request.agent} keeps this conversation.")
         made = sum(len(message.tool_calls) for message in request.history if isinstance(message, AssistantMessage))
         reason = json.dumps({"reason": "best keyword match"})
         return Answer(None, (ToolCall(f"call_{made + 1}", tool.name, reason),))
@@ -59,9 +60,22 @@ def _best(request: ModelRequest, turn: Sequence[Message]) -> ToolSchema | None:
     offered = [_peer_words(tool.target or "", tool.name, tool.description) for tool in peers]
     scores = _scores(words, [own, *offered])
     visited = {request.agent, *(message.agent for message in turn if isinstance(message, AssistantMessage))}
-    fits = [(score, tool) for score, tool in zip(scores[1:], peers, strict=True) if tool.target not in visited]
+    called = {call.name for message in turn for call in message.tool_calls}
+    fits = [
+        (score, tool)
+        for score, tool in zip(scores[1:], peers, strict=True)
+        if tool.target not in visited and tool.name not in called
+    ]
     score, tool = max(fits, key=lambda fit: fit[0], default=(0.0, None))
     return tool if score > scores[0] else None
+
+
+def _came_back(request: ModelRequest, turn: Sequence[Message]) -> str | None:
+    """What the last agent that was called in this turn said."""
+    last = turn[-1] if turn else None
+    if not isinstance(last, ToolResult) or last.is_error or not isinstance(last.content, str):
+        return None
+    return last.content if any(tool.name == last.name and tool.target is not None for tool in request.tools) else None
 
 
 def _scores(words: Iterable[str], documents: Sequence[Mapping[str, int]]) -> list[float]:

@@ -22,9 +22,13 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise DefinitionError(f"{field.name} is {value!r}, expected a whole number of 0 or more.")
+            check_count(field.name, getattr(self, field.name), least=0)
+
+
+def check_count(name: str, value: object, *, least: int) -> None:
+    """Raises DefinitionError, which names what is counted, for anything but a whole number of at least so many."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise DefinitionError(f"{name} is {value!r}, expected a whole number of {least} or more.")
 
 
 def exhausted_text(agent: str) -> str:

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 from urllib.parse import urlsplit
 
-from chatflow_runtime.completions import parse_completion
+from chatflow_runtime.completions import join_completion, parse_completion
 from chatflow_runtime.engine import Answer, ModelRequest
 
 
@@ -16,11 +16,13 @@ class LiteLLMEngine:
     """Asks any provider that litellm knows; raises litellm's typed exceptions, and never retries by itself.
 
     Keys come from the environment, as litellm has it. `api_key` stands in where none is needed but the client insists:
-    in replay, and for a server on this machine.
+    in replay, and for a server on this machine. With `stream` answers are streamed, and read when they are whole: a
+    stream that breaks off raises, too.
     """
 
-    def __init__(self, *, api_key: str | None = None) -> None:
+    def __init__(self, *, api_key: str | None = None, stream: bool = False) -> None:
         self._api_key = api_key
+        self._stream = stream
 
     async def answer(self, request: ModelRequest) -> Answer:
         """One call of one model."""
@@ -31,8 +33,15 @@ class LiteLLMEngine:
             sent["api_base"] = request.settings.api_base
         if key := self._api_key or _placeholder_key(request.settings.api_base):
             sent["api_key"] = key
+        if self._stream:
+            sent |= {"stream": True, "stream_options": {"include_usage": True}}
         response = await litellm.acompletion(**sent, num_retries=0, max_retries=0)
-        return parse_completion(response.model_dump())
+        if not self._stream:
+            return parse_completion(response.model_dump())
+        async for _ in response:
+            pass
+        # Not what it yields, which has tokens that litellm guessed and an end that never came.
+        return join_completion(chunk.model_dump() for chunk in response.chunks)
 
 
 async def close_connections() -> None:

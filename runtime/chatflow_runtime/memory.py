@@ -1,4 +1,4 @@
-"""Sessions: a conversation's history, context and active agent, and where they are kept."""
+"""Sessions: a conversation's history, context and active agent, and the store that keeps them in memory."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from chatflow_runtime.exceptions import SessionError
-from chatflow_runtime.types import Json, Message, copy_json
+from chatflow_runtime.limits import check_count
+from chatflow_runtime.types import AssistantMessage, Json, Message, ToolResult, UserMessage, copy_json
 
 if TYPE_CHECKING:
     from chatflow_runtime.agent import Agent
@@ -27,6 +28,8 @@ class SessionContext:
     active_agent_name: str
     history: list[Message] = field(default_factory=list)
     context: dict[str, Json] = field(default_factory=dict)
+    revision: str | None = field(default=None, compare=False, repr=False)
+    """What a shared store held of it when it was last loaded or saved; `None` where it held nothing."""
 
     def set_active_agent(self, agent: Agent | str, context_updates: Mapping[str, Json] | None = None) -> None:
         """Gives the conversation to `agent` and merges the updates into the context (first seed document)."""
@@ -40,7 +43,25 @@ class SessionContext:
 
     def copy(self) -> SessionContext:
         """The same session, sharing nothing that can change; raises SessionError when the context is not JSON data."""
-        return SessionContext(self.session_id, self.active_agent_name, list(self.history), copy_context(self.context))
+        context = copy_context(self.context)
+        return SessionContext(self.session_id, self.active_agent_name, list(self.history), context, self.revision)
+
+
+def last_turns(history: Sequence[Message], count: int) -> list[Message]:
+    """The last `count` user turns of a history, each whole: no tool exchange is cut, whoever speaks within it."""
+    starts: list[int] = []
+    waiting: set[str] = set()
+    for index, message in enumerate(history):
+        match message:
+            case UserMessage() if not waiting:
+                starts.append(index)
+            case AssistantMessage(tool_calls=calls):
+                waiting.update(call.id for call in calls)
+            case ToolResult(call_id=answered):
+                waiting.discard(answered)
+    if len(starts) <= count:
+        return list(history)
+    return list(history[[*starts, len(history)][len(starts) - count] :])
 
 
 def copy_context(context: Mapping[str, Json]) -> dict[str, Json]:
@@ -54,10 +75,23 @@ def copy_context(context: Mapping[str, Json]) -> dict[str, Json]:
 
 
 class BaseSessionStore(ABC):
-    """Where sessions are kept; what is loaded and what is saved share nothing with what is stored."""
+    """Where sessions are kept; what is loaded and what is saved share nothing with what is stored.
 
-    def __init__(self) -> None:
-        self._turns = _Turns()
+    Of each history its last `max_turns` user turns are kept, all of them by default. The window moves when a turn is
+    saved, so that the turn under way sees what was kept and itself. Raises DefinitionError for a `max_turns` that is no
+    whole number.
+    """
+
+    def __init__(self, *, max_turns: int | None = None, turns: Turns | None = None) -> None:
+        if max_turns is not None:
+            check_count("max_turns", max_turns, least=0)
+        self._max_turns = max_turns
+        self._turns = turns or Turns()
+
+    @property
+    def max_turns(self) -> int | None:
+        """How many user turns of each session are kept; `None` is all."""
+        return self._max_turns
 
     @abstractmethod
     def load(self, session_id: str) -> SessionContext | None:
@@ -65,7 +99,7 @@ class BaseSessionStore(ABC):
 
     @abstractmethod
     def save(self, session: SessionContext) -> None:
-        """Keeps the session as it is now."""
+        """Keeps the session as it is now; raises SessionError where it cannot, or where somebody else changed it."""
 
     @abstractmethod
     def delete(self, session_id: str) -> None:
@@ -74,6 +108,10 @@ class BaseSessionStore(ABC):
     @abstractmethod
     def session_ids(self) -> tuple[str, ...]:
         """The sessions that are kept, oldest first."""
+
+    def kept(self, history: Sequence[Message]) -> list[Message]:
+        """What the store keeps of a history."""
+        return list(history) if self._max_turns is None else last_turns(history, self._max_turns)
 
     @asynccontextmanager
     async def turn(self, session_id: str) -> AsyncIterator[None]:
@@ -93,8 +131,8 @@ class BaseSessionStore(ABC):
 class SessionStore(BaseSessionStore):
     """Sessions in memory (first seed document)."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, max_turns: int | None = None) -> None:
+        super().__init__(max_turns=max_turns)
         self._sessions: dict[str, SessionContext] = {}
 
     def load(self, session_id: str) -> SessionContext | None:
@@ -104,7 +142,9 @@ class SessionStore(BaseSessionStore):
 
     def save(self, session: SessionContext) -> None:
         """Keeps the session as it is now; raises SessionError when its context is not JSON data."""
-        self._sessions[session.session_id] = session.copy()
+        kept = session.copy()
+        kept.history = self.kept(kept.history)
+        self._sessions[session.session_id] = kept
 
     def delete(self, session_id: str) -> None:
         """Forgets the session, if there is one."""
@@ -141,7 +181,7 @@ class _Queue:
     waiting: deque[_Place] = field(default_factory=deque)
 
 
-class _Turns:
+class Turns:
     """One turn per session at a time. An asyncio.Lock serves one event loop; sessions are shared by several."""
 
     def __init__(self) -> None:

@@ -1,64 +1,26 @@
-"""The loop: one user message in, one response out, whoever of the agents answers."""
+"""Runners: who is registered, who answers for whom, and one user message in, one response out."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
 import json
-import re
-import time
-from collections.abc import Awaitable, Mapping
-from dataclasses import asdict, dataclass, is_dataclass, replace
-from enum import Enum
+from collections.abc import Mapping, Sequence
 from functools import cache
-from types import MappingProxyType, NoneType
-from typing import TypedDict, Unpack, cast
+from types import MappingProxyType
+from typing import Self, TypedDict, Unpack
 
-from chatflow_runtime.agent import Agent, Toolbox, reachable
-from chatflow_runtime.engine import Answer, Engine, ModelRequest, Settings, engine_in_use
-from chatflow_runtime.events import (
-    Event,
-    HandoffAccepted,
-    HandoffRefused,
-    LimitHit,
-    ModelAnswered,
-    ModelAsked,
-    Observer,
-    Refusal,
-    ToolAnswered,
-    ToolCalled,
-    TurnEnded,
-    TurnStarted,
-    Warned,
-)
-from chatflow_runtime.exceptions import (
-    AgentHandoffError,
-    DefinitionError,
-    EmptyResponseError,
-    RunningLoopError,
-    SessionError,
-)
-from chatflow_runtime.handoffs import names_of
-from chatflow_runtime.limits import EXECUTIONS_EXCEEDED, HANDOFFS_EXCEEDED, Limits, exhausted_text
+from chatflow_runtime.agent import Agent, reachable
+from chatflow_runtime.engine import Engine, Settings, engine_in_use
+from chatflow_runtime.events import Observer
+from chatflow_runtime.exceptions import DefinitionError, RunningLoopError, SessionError
+from chatflow_runtime.handoffs import HandoffTool, names_of
+from chatflow_runtime.limits import Limits
 from chatflow_runtime.litellm_engine import LiteLLMEngine
 from chatflow_runtime.memory import BaseSessionStore, SessionContext, SessionStore, copy_context
 from chatflow_runtime.naming import tool_name
-from chatflow_runtime.tools import ArgumentsRefused, Tool
-from chatflow_runtime.types import (
-    AgentResponse,
-    AssistantMessage,
-    Handoff,
-    Json,
-    LimitName,
-    LimitReached,
-    ToolCall,
-    ToolResult,
-    Usage,
-    UserMessage,
-    encodable,
-    encodable_json,
-)
+from chatflow_runtime.turn import BY_PROGRAM, Turn, turn_under_way
+from chatflow_runtime.types import AgentResponse, Handoff, Json, Message, ToolCall, UserMessage
 
 KEYWORD_MODEL = "keyword"
 """The model name that stands for the built-in keyword router, wherever a model is named."""
@@ -143,9 +105,9 @@ class Runner:
     @property
     def needs_litellm(self) -> bool:
         """Whether some agent is answered for by litellm, as nobody else is said to."""
-        return any(isinstance(self._answerer(agent)[0], LiteLLMEngine) for agent in self._agents.values())
+        return any(isinstance(self.answerer(agent)[0], LiteLLMEngine) for agent in self._agents.values())
 
-    def replace(self, **changes: Unpack[RunnerChanges]) -> Runner:
+    def replace(self, **changes: Unpack[RunnerChanges]) -> Self:
         """A runner over the same agents and sessions, with another engine, models, settings or limits."""
         unknown = changes.keys() - RunnerChanges.__annotations__.keys()
         if unknown:
@@ -195,7 +157,7 @@ class Runner:
         start = self._starting_agent if active_agent is None else active_agent
         name = start if isinstance(start, str) else start.name
         if name not in self._agents:
-            raise SessionError(f"Session {session_id!r} cannot start at '{name}', expected {self._known()}.")
+            raise SessionError(f"Session {session_id!r} cannot start at '{name}', expected {self.known_agents()}.")
         session = SessionContext(session_id, name, context=copy_context(context or {}))
         self._store.save(session)
         return session
@@ -209,8 +171,7 @@ class Runner:
         observer: Observer | None = None,
     ) -> AgentResponse:
         """One user turn, from code that is not async; raises RunningLoopError where an event loop runs already."""
-        if _is_loop_running():
-            raise RunningLoopError("An event loop is running here: use `await runner.run_async(...)` instead of run().")
+        forbid_running_loop("run()", instead="await runner.run_async(...)")
         return asyncio.run(self.run_async(session_id, user_message, metadata, observer=observer))
 
     async def run_async(
@@ -229,28 +190,51 @@ class Runner:
         """
         if not user_message.strip():
             raise ValueError(f"The user message is {user_message!r}, expected some text.")
-        _checked_id(session_id)
-        async with self._store.turn(session_id):
+        message = UserMessage(user_message)
+        response, _ = await self._go_on(session_id, [message], metadata=metadata or {}, observer=observer)
+        return response
+
+    async def _go_on(
+        self,
+        session_id: str,
+        messages: Sequence[Message],
+        *,
+        metadata: Mapping[str, Json],
+        observer: Observer | None,
+    ) -> tuple[AgentResponse, SessionContext]:
+        """One turn on a working copy of the session, which is kept unless something raises."""
+        async with self._store.turn(_checked_id(session_id)):
             session = self._store.load(session_id) or SessionContext(session_id, self._starting_agent.name)
             if session.active_agent_name not in self._agents:
                 raise SessionError(
-                    f"Session {session_id!r} is with agent '{session.active_agent_name}', expected {self._known()}."
+                    f"Session {session_id!r} is with agent '{session.active_agent_name}', "
+                    f"expected {self.known_agents()}."
                 )
-            session.context.update(copy_context(metadata or {}))
-            response = await _Turn(self, session, observer).run(user_message)
+            session.context.update(copy_context(metadata))
+            session.history.extend(messages)
+            response = await self._take_turn(session, observer)
             self._store.save(session)
-        return response
+        return response, session
+
+    async def _take_turn(self, session: SessionContext, observer: Observer | None) -> AgentResponse:
+        """Answers a session's last message, whoever of the agents does."""
+        turn = Turn(self, session, observer)
+        turn.begin()
+        while turn.last_word is None:
+            await turn.advance()
+        return turn.end()
 
     def _checked_models(self, models: Mapping[str, str | Engine]) -> dict[str, str | Engine]:
         for name in models:
             if name != EVERYBODY and name not in self._agents:
-                raise DefinitionError(f"models names agent '{name}', expected '*' or {self._known()}.")
+                raise DefinitionError(f"models names agent '{name}', expected '*' or {self.known_agents()}.")
         return dict(models)
 
-    def _known(self) -> str:
+    def known_agents(self) -> str:
+        """The registered agents, for messages."""
         return "one of " + ", ".join(f"'{name}'" for name in self._agents)
 
-    def _answerer(self, agent: Agent) -> tuple[Engine, str]:
+    def answerer(self, agent: Agent) -> tuple[Engine, str]:
         """The engine that answers for an agent, and the name of the model it is asked for."""
         chosen = self._models.get(agent.name, self._models.get(EVERYBODY))
         if chosen is not None and not isinstance(chosen, str):
@@ -265,7 +249,7 @@ class Runner:
                 return engine, model
         return _litellm_engine(), model
 
-    def _target_named_by(self, tool: str) -> str | None:
+    def target_named_by(self, tool: str) -> str | None:
         """The agent that some registered agent's transfer tool of this name leads to, or whose own name it is."""
         for agent in self._agents.values():
             for name, each in zip(names_of(agent.handoff_tools), agent.handoff_tools, strict=True):
@@ -274,320 +258,29 @@ class Runner:
         return next((name for name in self._agents if tool_name(name) == tool), None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    """What the model is told about one call."""
+async def hand_off(
+    by: HandoffTool, source: Agent, *, prompt: str, data: Mapping[str, Json], conversation: Sequence[Message]
+) -> Json:
+    """A program's handoff rather than a model's, in the turn under way in this task, or in one of its own.
 
-    content: Json
-    is_error: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Objection:
-    """Why a handoff does not happen, and what the model is told."""
-
-    why: Refusal
-    message: str
-
-
-class _Turn:
-    """One user turn on a working copy of its session."""
-
-    def __init__(self, runner: Runner, session: SessionContext, observer: Observer | None) -> None:
-        self._runner = runner
-        self._session = session
-        self._tell = observer or _tell_nobody
-        self._limits = runner._limits
-        self._executions = 0
-        self._handoffs: list[Handoff] = []
-        self._has_transferred = False
-        """Whether a transfer of the response being answered took effect."""
-        self._is_exhausted = False
-        self._called: list[str] = []
-        self._hits: list[LimitReached] = []
-        self._usage = Usage(0, 0)
-        self._used_ids: set[str] | None = None
-        self._made_calls = 0
-
-    @property
-    def _active(self) -> Agent:
-        return self._runner._agents[self._session.active_agent_name]
-
-    async def run(self, text: str) -> AgentResponse:
-        self._tell(TurnStarted(self._active.name, text))
-        self._session.add_message(UserMessage(text))
-        while True:
-            agent = self._active
-            box = agent.toolbox(self._session.context)
-            answer = await self._ask(agent, box)
-            if not answer.tool_calls:
-                return self._end(answer.text or "", by_runner=False)
-            self._session.add_message(AssistantMessage(agent.name, answer.text, answer.tool_calls))
-            self._has_transferred = False
-            for call in answer.tool_calls:
-                reply = await self._answer(agent, box, call)
-                self._session.add_message(ToolResult(call.id, call.name, reply.content, reply.is_error))
-            if self._is_exhausted:
-                return self._end(exhausted_text(self._active.name), by_runner=True)
-
-    async def _ask(self, agent: Agent, box: Toolbox) -> Answer:
-        engine, model = self._runner._answerer(agent)
-        request = ModelRequest(
-            agent=agent.name,
-            model=model,
-            instructions=agent.get_instructions(self._session.context),
-            history=tuple(self._session.history),
-            tools=box.schemas,
-            settings=self._runner._settings,
-        )
-        self._tell(ModelAsked(agent.name, model, box.names))
-        asked = time.perf_counter()
-        answer = await engine.answer(request)
-        seconds = time.perf_counter() - asked
-        text = encodable(answer.text) if answer.text and answer.text.strip() else None
-        calls = tuple(answer.tool_calls)
-        self._usage += answer.usage
-        self._tell(ModelAnswered(agent.name, model, text, calls, answer.usage, seconds))
-        if text is None and not calls:
-            raise EmptyResponseError(f"Model '{model}' answered for agent '{agent.name}' with neither text nor calls.")
-        return Answer(text, self._with_unique_ids(agent, calls), answer.usage)
-
-    def _end(self, text: str, *, by_runner: bool) -> AgentResponse:
-        active = self._active.name
-        self._session.add_message(AssistantMessage(active, text))
-        self._tell(TurnEnded(active, text, by_runner))
-        return AgentResponse(
-            content=text,
-            active_agent_name=active,
-            handoffs=tuple(self._handoffs),
-            tool_calls_executed=tuple(self._called),
-            limit_hits=tuple(self._hits),
-            usage=self._usage,
-        )
-
-    async def _answer(self, agent: Agent, box: Toolbox, call: ToolCall) -> _Reply:
-        """The result for one call, which there always is."""
-        self._called.append(call.name)
-        tool = box.tools.get(call.name)
-        target = self._runner._target_named_by(call.name) if tool is None else tool.target
-        if self._executions >= self._limits.max_tool_iterations:
-            return self._refuse_execution(agent, call, target=target, known=tool is not None)
-        self._executions += 1
-        if tool is None:
-            return self._refuse_unknown(agent, box, call, target)
-        if target is not None:
-            return self._transfer(agent, call, target)
-        return await self._execute(agent, tool, call)
-
-    # --- handing off: the one place where control moves
-
-    def _transfer(self, agent: Agent, call: ToolCall, target: str) -> _Reply:
-        """A call of one of the agent's own transfer tools."""
-        peer = next(peer for peer in agent.handoffs if peer.name == target)
-        if self._runner._agents.get(target) is not peer:
-            raise AgentHandoffError(
-                f"Agent '{agent.name}' hands off to '{target}', which is not registered: "
-                f"expected {self._runner._known()}, or call register_agent()."
-            )
-        return self._hand_off(agent, call, Handoff(target, self._reason(agent, call)))
-
-    def _hand_off(self, agent: Agent, call: ToolCall, wish: Handoff) -> _Reply:
-        """Moves control, or says why not."""
-        if objection := self._objection(agent, wish):
-            reply = self._refuse_handoff(agent, call, wish, why=objection.why, message=objection.message)
-            if objection.why == "limit":
-                self._hit("max_handoffs_per_turn")
-            return reply
-        self._session.set_active_agent(wish.target_agent_name, wish.context_updates)
-        self._has_transferred = True
-        self._handoffs.append(wish)
-        reason = wish.reason or ""
-        self._tell(HandoffAccepted(agent.name, wish.target_agent_name, call.name, reason, "transfer", call.id))
-        return _Reply({"status": "HANDOFF_SUCCESS", "transferred_to": wish.target_agent_name, "reason": reason})
-
-    def _objection(self, agent: Agent, wish: Handoff) -> _Objection | None:
-        target = wish.target_agent_name
-        if target == agent.name:
-            return _Objection("self", f"Agent '{target}' is already active.")
-        if target not in self._runner._agents:
-            return _Objection("unregistered", f"There is no agent '{target}'. {_reach(agent)}")
-        if all(peer.name != target for peer in agent.handoffs):
-            return _Objection("not_allowed", f"Agent '{agent.name}' may not hand off to '{target}'. {_reach(agent)}")
-        if self._has_transferred:
-            text = f"Another transfer of the same response already took effect: '{self._active.name}' is active now."
-            return _Objection("already_transferred", text)
-        if len(self._handoffs) >= self._limits.max_handoffs_per_turn:
-            return _Objection("limit", HANDOFFS_EXCEEDED)
-        return None
-
-    def _refuse_handoff(self, agent: Agent, call: ToolCall, wish: Handoff, *, why: Refusal, message: str) -> _Reply:
-        self._tell(
-            HandoffRefused(
-                source=agent.name,
-                target=wish.target_agent_name,
-                tool=call.name,
-                reason=wish.reason or "",
-                kind="transfer",
-                call_id=call.id,
-                why=why,
-                message=message,
-            )
-        )
-        return _Reply(message, is_error=True)
-
-    def _reason(self, agent: Agent, call: ToolCall) -> str | None:
-        """The reason a model gave; whatever else it sent instead, the transfer it wanted is clear."""
-        data = call.parsed()
-        if not isinstance(data, dict):
-            self._warn(agent, f"The arguments of '{call.name}' are no JSON object and were taken for none.")
-            return None
-        reason = data.get("reason")
-        if reason is None or isinstance(reason, str):
-            return reason
-        self._warn(agent, f"The reason given to '{call.name}' is no text and was taken for its JSON.")
-        return json.dumps(reason, ensure_ascii=False)
-
-    # --- everything else that a call can be
-
-    async def _execute(self, agent: Agent, tool: Tool, call: ToolCall) -> _Reply:
-        data = call.parsed()
-        self._tell(ToolCalled(agent.name, call.id, tool.name, data, known=True))
-        try:
-            arguments = tool.read(data)
-        except ArgumentsRefused as refusal:
-            return self._told(agent, call, _Reply(f"Error: {refusal}", is_error=True))
-        for warning in arguments.warnings:
-            self._warn(agent, warning)
-        try:
-            result = tool.invoke(arguments, self._session.context)
-            if inspect.isawaitable(result):
-                result = await cast(Awaitable[object], result)
-            returned = _checked_wish(result) if isinstance(result, Handoff) else _as_json(result)
-        except (Exception, SystemExit) as error:
-            text = f"Error: tool '{tool.name}' failed: {_stable_text(error)}"
-            return self._told(agent, call, _Reply(text, is_error=True))
-        # A domain tool's wish to hand off is as good as a transfer tool's, to the same agents.
-        reply = self._hand_off(agent, call, returned) if isinstance(returned, Handoff) else _Reply(returned)
-        return self._told(agent, call, reply)
-
-    def _refuse_unknown(self, agent: Agent, box: Toolbox, call: ToolCall, target: str | None) -> _Reply:
-        has = f"Tools of agent '{agent.name}': {', '.join(box.names) or 'none'}."
-        if target is None:
-            self._tell(ToolCalled(agent.name, call.id, call.name, call.parsed(), known=False))
-            return self._told(agent, call, _Reply(f"Error: there is no tool '{call.name}'. {has}", is_error=True))
-        wish = Handoff(target, self._reason(agent, call))
-        if target == agent.name:
-            message = f"Agent '{target}' is already active. {has}"
-            return self._refuse_handoff(agent, call, wish, why="self", message=message)
-        message = f"Agent '{agent.name}' may not hand off to '{target}' with '{call.name}'. {has}"
-        return self._refuse_handoff(agent, call, wish, why="not_allowed", message=message)
-
-    def _refuse_execution(self, agent: Agent, call: ToolCall, *, target: str | None, known: bool) -> _Reply:
-        self._is_exhausted = True
-        if target is None:
-            self._tell(ToolCalled(agent.name, call.id, call.name, call.parsed(), known=known))
-            reply = self._told(agent, call, _Reply(EXECUTIONS_EXCEEDED, is_error=True))
-        else:
-            wish = Handoff(target, self._reason(agent, call))
-            reply = self._refuse_handoff(agent, call, wish, why="limit", message=EXECUTIONS_EXCEEDED)
-        self._hit("max_tool_iterations")
-        return reply
-
-    def _told(self, agent: Agent, call: ToolCall, reply: _Reply) -> _Reply:
-        self._tell(ToolAnswered(agent.name, call.id, call.name, reply.content, reply.is_error))
-        return reply
-
-    def _warn(self, agent: Agent, message: str) -> None:
-        self._tell(Warned(agent.name, message))
-
-    def _hit(self, limit: LimitName) -> None:
-        """A limit is reported once per turn, however much it refuses."""
-        if any(hit.limit == limit for hit in self._hits):
-            return
-        hit = LimitReached(limit, getattr(self._limits, limit), self._active.name)
-        self._hits.append(hit)
-        self._tell(LimitHit(hit.agent, hit.limit, hit.value))
-
-    def _with_unique_ids(self, agent: Agent, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
-        if not calls:
-            return calls
-        if self._used_ids is None:
-            made = [
-                call.id
-                for message in self._session.history
-                if isinstance(message, AssistantMessage)
-                for call in message.tool_calls
-            ]
-            self._used_ids, self._made_calls = set(made), len(made)
-        unique = []
-        for call in calls:
-            self._made_calls += 1
-            if call.id and call.id not in self._used_ids:
-                self._used_ids.add(call.id)
-                unique.append(call)
-                continue
-            number = self._made_calls
-            while f"call_{number}" in self._used_ids:
-                number += 1
-            self._used_ids.add(f"call_{number}")
-            what = f"repeats the call id {call.id!r}" if call.id else "has no call id"
-            self._warn(agent, f"The call of '{call.name}' {what}; it is now 'call_{number}'.")
-            unique.append(replace(call, id=f"call_{number}"))
-        return tuple(unique)
+    Returns what a model would be told. Raises HandoffRefusal when it does not happen, and what a target that fails
+    raises.
+    """
+    turn = turn_under_way()
+    if turn is None:
+        turn = Turn(Runner(by.agent), SessionContext("program", source.name), None, active=source)
+    call = ToolCall(turn.program_call_id(), BY_PROGRAM, json.dumps(data, allow_nan=False))
+    wish = Handoff(by.agent.name)
+    return await turn.hand_off(source, call, wish, by, prompt=prompt, conversation=conversation)
 
 
-def _tell_nobody(event: Event) -> None:
-    """Stands in where nobody observes."""
-
-
-def _checked_wish(wish: Handoff) -> Handoff:
-    reason = None if wish.reason is None else str(wish.reason)
-    return Handoff(str(wish.target_agent_name), reason, copy_context(wish.context_updates))
-
-
-def _as_json(result: object) -> Json:
-    """A tool's result as the model reads it, sharing nothing with what the tool keeps."""
-    if type(result) in (NoneType, bool, int):
-        return cast(Json, result)
-    text = json.dumps(result, allow_nan=False, default=_as_data)
-    data: Json = json.loads(text)
-    return encodable_json(data) if "\\u" in text else data
-
-
-def _as_data(value: object) -> object:
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, Enum):
-        return value.value
-    dump = getattr(value, "model_dump", None)
-    if callable(dump):
-        return dump(mode="json")
-    raise TypeError(f"it returned a {type(value).__name__}, expected JSON data")
-
-
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
-
-
-def _stable_text(error: BaseException) -> str:
-    """An exception in words that are the same on every run."""
-    try:
-        text = str(error)
-    except Exception:
-        text = ""
-    return f"{type(error).__name__}: {_ADDRESS.sub('0x...', text)}" if text else type(error).__name__
-
-
-def _reach(agent: Agent) -> str:
-    peers = ", ".join(f"'{peer.name}'" for peer in agent.handoffs)
-    return f"It can hand off to: {peers}." if peers else "It can hand off to nobody."
-
-
-def _is_loop_running() -> bool:
+def forbid_running_loop(call: str, *, instead: str) -> None:
+    """Raises RunningLoopError where only the async form of a call can work."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return
+    raise RunningLoopError(f"An event loop is running here: use `{instead}` instead of {call}.")
 
 
 def _way(agents: tuple[Agent, ...]) -> str:

@@ -6,7 +6,9 @@ import enum
 import inspect
 import math
 import typing
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, TypeAlias, cast, overload
@@ -18,6 +20,22 @@ from chatflow_runtime.schemas import Converter, Schema, converter_of, expected, 
 from chatflow_runtime.types import Json
 
 Function: TypeAlias = Callable[..., object]
+
+Through: TypeAlias = Callable[["Tool", Callable[[], object], Mapping[str, Json]], object]
+"""From a tool, what calls its function, and the session's context to what the call is to result in."""
+
+_through: ContextVar[Through | None] = ContextVar("chatflow_runtime.tools", default=None)
+
+
+@contextmanager
+def invoking(through: Through) -> Iterator[None]:
+    """Within the block, functions of tools are called through `through`, or not at all."""
+    token = _through.set(through)
+    try:
+        yield
+    finally:
+        _through.reset(token)
+
 
 _CONTEXT = "context"
 _NO_PARAMETERS: Mapping[str, Json] = {"type": "object", "properties": {}}
@@ -97,9 +115,11 @@ class Tool:
 
     def invoke(self, arguments: Arguments, context: Mapping[str, Json]) -> object | Awaitable[object]:
         """The function's result, to be awaited where it is awaitable; raises whatever the function raises."""
-        if self._signature.takes_context:
-            return self.func(**arguments.values, **{_CONTEXT: context})
-        return self.func(**arguments.values)
+        more: dict[str, object] = {_CONTEXT: context} if self._signature.takes_context else {}
+        through = _through.get()
+        if through is not None:
+            return through(self, lambda: self.func(**arguments.values, **more), context)
+        return self.func(**arguments.values, **more)
 
     def _converted(self, name: str, value: Json) -> object:
         convert = self.converters.get(name)

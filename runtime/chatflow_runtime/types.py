@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NoReturn, TypeAlias
+from typing import ClassVar, Literal, NoReturn, TypeAlias
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 """What `json.loads` returns."""
@@ -75,6 +75,7 @@ class UserMessage:
     """What the user said."""
 
     text: str
+    tool_calls: ClassVar[tuple[ToolCall, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class ToolResult:
     name: str
     content: Json
     is_error: bool = False
+    tool_calls: ClassVar[tuple[ToolCall, ...]] = ()
 
 
 Message: TypeAlias = UserMessage | AssistantMessage | ToolResult
@@ -127,7 +129,7 @@ def _sum(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b
 
 
-LimitName: TypeAlias = Literal["max_handoffs_per_turn", "max_tool_iterations"]
+LimitName: TypeAlias = Literal["max_handoffs_per_turn", "max_tool_iterations", "max_depth", "step_limit"]
 
 
 @dataclass(frozen=True, slots=True)

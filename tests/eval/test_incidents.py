@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatflow_eval.incidents import FAILING, KINDS, Incident, find, repetitions
+from chatflow_eval.incidents import FAILING, KINDS, Incident, find, history_faults, repetitions
 from chatflow_eval.trace import Edge, Hop, LimitStep, ModelStep, Step, ToolStep, Topology, Trace, TurnTrace
 
 UNDECLARED = Topology(start="A", agents=("A", "B", "C", "D"))
@@ -28,7 +32,8 @@ def call(source: str, target: str, depth: int = 1) -> Hop:
 
 
 def turn(start: str, *steps: Step) -> TurnTrace:
-    return TurnTrace(user="hi", start_agent=start, end_agent=start, steps=steps)
+    moves = [step.target for step in steps if isinstance(step, Hop) and step.accepted and step.kind == "transfer"]
+    return TurnTrace(user="hi", start_agent=start, end_agent=moves[-1] if moves else start, steps=steps)
 
 
 def found(*turns: TurnTrace, topology: Topology = UNDECLARED) -> tuple[Incident, ...]:
@@ -95,7 +100,8 @@ def test_the_cost_is_unknown_when_one_call_did_not_report_its_tokens() -> None:
 
 def test_a_loop_is_within_one_turn() -> None:
     """Users do go back and forth between turns."""
-    assert found(walk("A", "B"), walk("B", "A"), walk("A", "B"), walk("B", "A")) == ()
+    there_and_back = found(walk("A", "B"), walk("B", "A"), walk("A", "B"), walk("B", "A"))
+    assert {incident.kind for incident in there_and_back} == {"bounce"}
 
 
 def test_agents_called_again_and_again_are_no_loop() -> None:
@@ -301,3 +307,185 @@ def test_whatever_happened_is_judged_the_same_way_twice(happened: list[Step], to
 
 def test_the_kinds_that_fail_stand_before_those_that_warn() -> None:
     assert set(KINDS[: len(FAILING)]) == FAILING
+
+
+# What was said and done.
+
+DESK = Topology(
+    start="Triage",
+    agents=("Triage", "BillingAgent", "Tech Support"),
+    tools={"Triage": (), "BillingAgent": ("issue_refund", "get_invoice"), "Tech Support": ()},
+    edges=(Edge(source="Triage", target="BillingAgent"), Edge(source="Triage", target="Tech Support")),
+)
+
+
+def said(reply: str, *steps: Step, start: str = "Triage") -> TurnTrace:
+    told = turn(start, *steps)
+    return TurnTrace(user="hi", start_agent=start, end_agent=told.end_agent, reply=reply, steps=told.steps)
+
+
+def ran(result: object = "ok", *, error: bool = False, **arguments: object) -> ToolStep:
+    return ToolStep(agent="BillingAgent", tool="issue_refund", arguments=arguments or {}, result=result, is_error=error)
+
+
+def kinds(*turns: TurnTrace) -> list[str]:
+    return [incident.kind for incident in found(*turns, topology=DESK)]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "I will hand you to Billing now.",
+        "Transferring you to the billing team.",
+        "Let me connect you with our Billing Agent.",
+        "I am passing this on to BillingAgent. Please hold.",
+        "You are being transferred to Tech Support.",
+        "Thanks. I have forwarded your case to the tech-support department.",
+    ],
+)
+def test_a_handoff_that_is_stated_and_not_made_is_found(reply: str) -> None:
+    """B020."""
+    (incident,) = found(said(reply), topology=DESK)
+    assert incident.kind == "announced_not_made"
+    assert incident.agents[0] == "Triage"
+    assert incident.quotes[0] in reply
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Shall I transfer you to Billing?",
+        "I can transfer you to Billing.",
+        "If you want your money back, I will transfer you to Billing.",
+        "I cannot transfer you to Billing.",
+        "Before I transfer you to Billing, what is your order number?",
+        "I recommend contacting Billing.",
+        "I will connect you with our partner bank.",
+        "BillingAgent handles refunds.",
+    ],
+)
+def test_questions_offers_conditions_and_denials_announce_nothing(reply: str) -> None:
+    """Real GPT-4o conversations have a hundred of these offers (tau-bench)."""
+    assert kinds(said(reply)) == []
+
+
+def test_what_is_announced_and_tried_was_made() -> None:
+    """B022: before the handoff, and after it; a refused one is an incident of its own."""
+    announced = ModelStep(agent="Triage", model="m", text="I will hand you to Billing now.", calls=("t",))
+    assert kinds(said("Hello, this is Billing.", announced, hop("Triage", "BillingAgent"))) == []
+    assert kinds(said("You have been transferred to Billing.", hop("Triage", "BillingAgent"))) == []
+    refused = said("I will hand you to Billing now.", hop("Triage", "BillingAgent", "not_allowed"))
+    assert kinds(refused) == ["not_allowed"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "failed"),
+    [
+        ("Your refund has been processed.", ran("card expired", error=True)),
+        ("Done!", ran("card expired", error=True)),
+        ("I've issued the refund.", ran("Error: card expired")),
+        ("The refund is complete.", ran({"status": "error"})),
+    ],
+)
+def test_success_claimed_over_a_failure_is_found_with_both(reply: str, failed: ToolStep) -> None:
+    (incident,) = found(said(reply, failed, start="BillingAgent"), topology=DESK)
+    assert (incident.kind, incident.tool) == ("error_masked", "issue_refund")
+    assert reply in incident.quotes[-1] or incident.quotes[-1] in reply
+
+
+@pytest.mark.parametrize(
+    ("reply", "steps"),
+    [
+        ("Unfortunately, the refund failed.", [ran("no", error=True)]),
+        ("I'm sorry, it did not work. The rest is done.", [ran("no", error=True)]),
+        ("Your refund has been processed.", [ran("no", error=True), ran("ok", card=2)]),
+        ("Your refund has been processed.", [ran()]),
+        ("Is it done?", [ran("no", error=True)]),
+        ("Done.", [ToolStep(agent="BillingAgent", tool="get_invoice", result="Error: none", is_error=True)]),
+    ],
+)
+def test_owned_up_repaired_or_only_looked_up_masks_nothing(reply: str, steps: list[Step]) -> None:
+    assert kinds(said(reply, *steps, start="BillingAgent")) == []
+
+
+def test_a_refused_handoff_is_masked_only_by_a_claim_about_it() -> None:
+    """B024."""
+    refused = hop("Triage", "BillingAgent", "invalid_arguments")
+    assert kinds(said("Done.", refused)) == []
+    assert kinds(said("Billing has been informed.", refused)) == ["error_masked"]
+
+
+def test_the_same_call_with_the_same_answer_is_repeated_and_says_what_it_cost() -> None:
+    steps = (asked("BillingAgent"), ran("no", id=1), asked("BillingAgent"), ran("no", id=1))
+    (incident,) = found(said("Hm.", *steps, start="BillingAgent"), topology=DESK)
+    assert (incident.kind, incident.tool, incident.times) == ("repeated_call", "issue_refund", 2)
+    assert (incident.model_calls, incident.tokens) == (1, 20)
+    assert incident.quotes == ('{"id": 1}', "no")
+
+
+def test_other_arguments_another_answer_and_another_turn_are_no_repetition() -> None:
+    assert kinds(said("Hm.", ran("no", id=1), ran("no", id=2), start="BillingAgent")) == []
+    assert kinds(said("Hm.", ran("pending", id=1), ran("here", id=1), start="BillingAgent")) == []
+    assert kinds(*[said("Hm.", ran("no", id=1), start="BillingAgent")] * 2) == []
+
+
+def test_what_a_provider_would_refuse_is_found_once_a_turn() -> None:
+    """B036: a call without its answer; every later request repeats the fault."""
+    request = {
+        "model": "m",
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "t", "arguments": "{}"}}]},
+            {"role": "user", "content": "and?"},
+        ],
+        "tools": [{"function": {"name": "t", "parameters": {"type": "object", "properties": {}}}}],
+    }
+    faults = history_faults(request, "Triage")
+    (incident,) = found(turn("Triage", *faults, *faults), topology=DESK)
+    assert (incident.kind, incident.agents, incident.quotes) == ("invalid_history", ("Triage",), ("unanswered_call",))
+    assert history_faults({**request, "messages": request["messages"][:1]}, "Triage") == ()
+
+
+def test_nobody_is_stuck_who_can_still_get_there() -> None:
+    """B071: a specialist without a way back, told once for the whole stretch."""
+    trace = Trace(topology=DESK, turns=(walk("Triage", "Tech Support"), turn("Tech Support"), turn("Tech Support")))
+    ends = (("Tech Support",), ("BillingAgent",), ("BillingAgent",))
+    (incident,) = find(trace, ends)
+    assert (incident.kind, incident.turn, incident.times) == ("stuck", 2, 2)
+    assert incident.agents == ("Tech Support", "BillingAgent")
+    assert find(trace) == find(trace, (("Tech Support",),)) == ()
+    assert find(Trace(topology=DESK, turns=(turn("Triage"),)), (("BillingAgent",),)) == ()
+
+
+def test_who_answers_again_after_another_bounced() -> None:
+    turns = (turn("A"), walk("A", "B"), walk("B", "A"), turn("A"))
+    (incident,) = found(*turns)
+    assert (incident.kind, incident.turn, incident.agents) == ("bounce", 3, ("A", "B"))
+    assert found(turn("A"), walk("A", "B"), walk("B", "C")) == ()
+
+
+GOLD = Path(__file__).parents[3] / "shared" / "data" / "routing"
+
+
+@pytest.mark.skipif(not GOLD.is_dir(), reason=f"needs the public dialogues in {GOLD}")
+def test_the_right_routes_of_real_dialogues_are_no_loops() -> None:
+    """Swarm style (to the next agent) and hub style (there through triage); real users do go back."""
+    loops = dialogues = 0
+    for file in GOLD.glob("*.jsonl"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            dialogue = json.loads(line)
+            for hub in (False, True):
+                trace = Trace(topology=UNDECLARED, turns=tuple(gold(dialogue, hub=hub)))
+                loops += any(incident.kind == "loop" for incident in find(trace))
+                dialogues += 1
+    assert dialogues > 10_000
+    assert loops == 0
+
+
+def gold(dialogue: Any, *, hub: bool) -> Iterator[TurnTrace]:
+    active = start = dialogue["start"]
+    for each in dialogue["turns"]:
+        wanted = active if active in each["accept"] else each["accept"][0]
+        route = [active, *([start] if hub and start not in (active, wanted) else []), wanted]
+        yield walk(*(agent for index, agent in enumerate(route) if index == 0 or route[index - 1] != agent))
+        active = wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 
 from chatflow_eval import incidents
 from chatflow_eval.checks import Verdict, VerdictStatus
+from chatflow_eval.demand import Asks, Demand
 from chatflow_eval.incidents import Incident
-from chatflow_eval.metrics import DEFINITIONS, Amount, HopNumbers, Metrics, Rate, Tally, measure
+from chatflow_eval.metrics import DEFINITIONS, AgentNumbers, Amount, HopNumbers, Metrics, Rate, measure
 from chatflow_eval.outcome import Outcome, Status
 from chatflow_eval.route import Route, visits_of_turn
-from chatflow_eval.trace import Failure, Hop, ModelStep, Topology, Trace, TurnTrace
+from chatflow_eval.tally import Tally
+from chatflow_eval.trace import Edge, Failure, Hop, ModelStep, Topology, Trace, TurnTrace
 
 TOPOLOGY = Topology(start="A", agents=("A", "B", "C"))
 RATE_LIMIT = Failure(kind="model", exception="RateLimitError", message="429", status_code=429)
@@ -321,29 +324,34 @@ def test_hop_precision_and_recall_compare_what_happened_with_what_was_expected()
     total = measure([one("A -> B -> A", *"ABCA")]).total
     assert shown(total.hop_precision) == (2, 3, pytest.approx(2 / 3))
     assert shown(total.hop_recall) == (2, 2, 1.0)
-    assert total.hop_f1 == pytest.approx(0.8)
+    assert shown(total.hop_f1) == (4, 5, pytest.approx(0.8))
 
 
 def test_a_perfect_stay_has_no_hops_and_no_precision() -> None:
     total = measure([one("A", "A")]).total
-    assert (total.hop_precision.value, total.hop_recall.value, total.hop_f1) == (None, None, None)
+    assert (total.hop_precision.value, total.hop_recall.value, total.hop_f1.value) == (None, None, None)
 
 
-def numbers(rows: Sequence[HopNumbers]) -> dict[tuple[str | None, str], tuple[float | None, float | None]]:
+def by_agent(rows: Sequence[AgentNumbers]) -> dict[str, tuple[float | None, float | None]]:
+    return {row.agent: (row.precision.value, row.recall.value) for row in rows}
+
+
+def by_edge(rows: Sequence[HopNumbers]) -> dict[tuple[str, str], tuple[float | None, float | None]]:
     return {(row.source, row.target): (row.precision.value, row.recall.value) for row in rows}
 
 
 def test_precision_and_recall_are_there_for_each_agent_and_each_edge() -> None:
     metrics = measure([one("A -> B", "A", "B", scenario="right"), one("A -> B", "A", "C", scenario="wrong")])
-    assert numbers(metrics.agents) == {(None, "B"): (1.0, 0.5), (None, "C"): (0.0, None)}
-    assert numbers(metrics.edges) == {("A", "B"): (1.0, 0.5), ("A", "C"): (0.0, None)}
+    assert by_agent(metrics.agents) == {"B": (1.0, 0.5), "C": (0.0, None)}
+    assert by_edge(metrics.edges) == {("A", "B"): (1.0, 0.5), ("A", "C"): (0.0, None)}
+    assert [shown(row.f1) for row in metrics.edges] == [(2, 3, pytest.approx(2 / 3)), (0, 1, 0.0)]
 
 
 def test_the_right_agent_from_the_wrong_one_is_a_right_agent_and_a_wrong_edge() -> None:
     metrics = measure([one("A -> B -> C", "A", "D", "C")])
-    assert numbers(metrics.agents)[(None, "C")] == (1.0, 1.0)
-    assert numbers(metrics.edges)[("D", "C")] == (0.0, None)
-    assert numbers(metrics.edges)[("B", "C")] == (None, 0.0)
+    assert by_agent(metrics.agents)["C"] == (1.0, 1.0)
+    assert by_edge(metrics.edges)[("D", "C")] == (0.0, None)
+    assert by_edge(metrics.edges)[("B", "C")] == (None, 0.0)
 
 
 def test_agents_may_be_called_like_the_columns() -> None:
@@ -411,7 +419,7 @@ def test_nothing_judged_is_n_a_everywhere(outcomes: list[Outcome]) -> None:
     """B139: 0 of 0 is no pass."""
     total = measure(outcomes).total
     assert (total.accuracy.value, total.accuracy.low, total.accuracy.high) == (None, None, None)
-    assert (total.pass_rate.value, total.hop_f1, total.latency.p95) == (None, None, None)
+    assert (total.pass_rate.value, total.hop_f1.value, total.latency.p95) == (None, None, None)
 
 
 routes = st.text("ABC", min_size=1, max_size=4)
@@ -474,3 +482,168 @@ def test_the_rows_behind_the_numbers_can_be_had_as_frames() -> None:
         ["A", "B", "C", 0],
     ]
     assert (list(tally.unexpected), list(tally.with_incidents)) == ([1], [])
+
+
+# By what turns ask, beside the yardsticks.
+
+
+def asked_of(
+    asks: Asks, *, right: bool, turn: int = 1, unmoved: bool = False, ends: tuple[str, ...] = ("B",)
+) -> Outcome:
+    """A trial of one turn of which so much is asked."""
+    verdict = said("route", 1, "passed" if right else "failed")
+    demand = Demand(turn=1, asks=asks, unmoved=unmoved, ends=ends, agents=ends, hops=(("A", ends[0]),))
+    return replace(
+        outcome("s", None, [verdict], [walked("A", ends[0] if right else "C")], repeat=turn), demands=(demand,)
+    )
+
+
+def test_first_switch_stay_and_either_stand_apart() -> None:
+    """On real dialogues most of the accuracy is staying."""
+    trials = [
+        asked_of("first", right=True, turn=1),
+        asked_of("stay", right=False, turn=2),
+        asked_of("stay", right=True, turn=3),
+        asked_of("switch", right=False, turn=4),
+    ]
+    total = measure(trials).total
+    assert [shown(rate) for rate in (total.first, total.switch, total.stay, total.either)] == [
+        (1, 1, 1.0),
+        (0, 1, 0.0),
+        (1, 2, 0.5),
+        (0, 0, None),
+    ]
+    assert total.accuracy.denominator == sum(
+        rate.denominator for rate in (total.first, total.switch, total.stay, total.either)
+    )
+
+
+def test_the_yardsticks_stand_beside_and_in_no_total() -> None:
+    trials = [asked_of("first", right=False, unmoved=True), asked_of("stay", right=True, turn=2)]
+    keyword = replace(asked_of("first", right=True), model="keyword", baseline=True)
+    metrics = measure([*trials, keyword])
+    assert shown(metrics.total.accuracy) == (1, 2, 0.5)
+    assert [row.model for row in metrics.models] == ["m"]
+    assert {row.name: (shown(row.accuracy), shown(row.first)) for row in metrics.baselines} == {
+        "unmoved": ((1, 2, 0.5), (1, 1, 1.0)),
+        "keyword": ((1, 1, 1.0), (1, 1, 1.0)),
+    }
+
+
+def test_each_agent_has_the_accuracy_of_the_turns_that_may_end_at_it() -> None:
+    trials = [
+        asked_of("first", right=True, turn=1),
+        asked_of("first", right=False, turn=2),
+        asked_of("first", right=True, turn=3, ends=("B", "D")),
+    ]
+    rows = {row.agent: shown(row.accuracy) for row in measure(trials).agents}
+    assert rows["B"] == (2, 3, pytest.approx(2 / 3))
+    assert rows["D"] == (1, 1, 1.0)
+    assert rows["C"] == (0, 0, None)
+
+
+def test_files_and_tags_have_numbers_of_their_own() -> None:
+    trials = [
+        replace(one("A -> B", "A", "B", scenario="x"), tags=("smoke", "billing")),
+        replace(one("A -> B", "A", "C", scenario="y"), tags=("billing",)),
+        replace(errored("z"), file="b.scenario.yaml"),
+    ]
+    metrics = measure(trials)
+    assert [(row.name, shown(row.accuracy)) for row in metrics.tags] == [
+        ("billing", (1, 2, 0.5)),
+        ("smoke", (1, 1, 1.0)),
+    ]
+    assert [(row.name, row.trials["errored"], row.scenarios) for row in metrics.files] == [
+        ("a.scenario.yaml", 0, 2),
+        ("b.scenario.yaml", 1, 1),
+    ]
+
+
+def replied(*agents: str | None, may: Sequence[tuple[str, ...]] = ()) -> Outcome:
+    """A trial whose turns were answered by these agents; `None`: by nobody, as it failed."""
+    turns = [
+        TurnTrace(user="hi", start_agent="A", end_agent=agent or "A", failure=None if agent else RATE_LIMIT)
+        for agent in agents
+    ]
+    demands = tuple(Demand(turn=number, ends=ends) for number, ends in enumerate(may, 1))
+    return replace(outcome("s", "passed", (), turns), demands=demands)
+
+
+def test_switching_and_bouncing_stand_beside_what_is_expected() -> None:
+    may = [("A",), ("A", "B"), ("B",), ("C",), ("B",)]
+    total = measure([replied("A", "B", "A", "A", "B", may=may)]).total
+    assert shown(total.switching) == (3, 4, 0.75)
+    assert shown(total.switching_expected) == (2, 4, 0.5)
+    assert shown(total.bounce) == (1, 3, pytest.approx(1 / 3))
+    assert shown(total.bounce_expected) == (1, 3, pytest.approx(1 / 3))
+
+
+def test_a_turn_that_nobody_answered_is_at_no_boundary() -> None:
+    total = measure([replied("A", None, "A", "B")]).total
+    assert shown(total.switching) == (1, 1, 1.0)
+    assert shown(total.bounce) == (0, 0, None)
+    assert shown(total.switching_expected) == (0, 0, None)
+
+
+# What a wrong route costs, and what is covered.
+
+
+def called(agent: str, tokens: int | None = 10) -> ModelStep:
+    return ModelStep(agent=agent, model="m", input_tokens=tokens, output_tokens=tokens)
+
+
+def test_calls_off_the_route_are_a_wrong_route_s_cost_until_it_is_joined_again() -> None:
+    steps = (
+        called("A"),
+        Hop(source="A", target="X"),
+        called("X"),
+        called("X", None),
+        Hop(source="X", target="B"),
+        called("B"),
+    )
+    turn = TurnTrace(user="hi", start_agent="A", end_agent="B", steps=steps)
+    total = measure([outcome("s", None, [judged(1, "A -> B", turn)], [turn])]).total
+    assert shown(total.wrong_route_calls) == (2, 4, 0.5)
+    assert (total.wrong_route_tokens.value, total.wrong_route_tokens.unknown) == (20, 1)
+
+
+def test_a_turn_that_begins_at_the_wrong_agent_is_off_the_route_from_its_start() -> None:
+    turn = TurnTrace(user="hi", start_agent="C", end_agent="C", steps=(called("C"),))
+    assert shown(measure([outcome("s", None, [judged(1, "A", turn)], [turn])]).total.wrong_route_calls) == (1, 1, 1.0)
+
+
+def test_after_a_call_came_back_its_caller_is_on_the_route_again() -> None:
+    steps = (called("A"), Hop(source="A", target="X", kind="call", depth=1), called("X"), called("A"))
+    turn = TurnTrace(user="hi", start_agent="A", end_agent="A", steps=steps)
+    assert shown(measure([outcome("s", None, [judged(1, "A", turn)], [turn])]).total.wrong_route_calls)[:2] == (1, 3)
+
+
+def test_calls_of_turns_without_an_expected_route_are_neither() -> None:
+    turn = TurnTrace(user="hi", start_agent="C", end_agent="C", steps=(called("C"),))
+    assert measure([outcome("s", "passed", (), [turn])]).total.wrong_route_calls.denominator == 0
+
+
+def test_coverage_tells_what_the_suite_names_and_what_happened() -> None:
+    graph = Topology(
+        start="A", agents=("A", "B", "C"), edges=(Edge(source="A", target="B"), Edge(source="A", target="C"))
+    )
+    trial = asked_of("first", right=False)
+    assert trial.trace is not None
+    (coverage,) = measure([replace(trial, trace=replace(trial.trace, topology=graph))]).coverage
+    assert coverage.agents_expected == ("B",)
+    assert coverage.agents_exercised == ("A", "C")
+    assert (coverage.edges_expected, coverage.edges_exercised) == ((("A", "B"),), (("A", "C"),))
+    assert coverage.edges == (("A", "B"), ("A", "C"))
+
+
+def test_cost_is_known_where_tokens_and_price_are() -> None:
+    """B119: unknown is not 0; the keyword router costs nothing."""
+    steps = [
+        ModelStep(agent="A", model="openai/gpt-4.1-mini", input_tokens=1_000_000, output_tokens=1_000_000),
+        ModelStep(agent="A", model="nobody/knows-this-model", input_tokens=5, output_tokens=5),
+        ModelStep(agent="A", model="gpt-4.1-mini"),
+        ModelStep(agent="A", model="keyword"),
+    ]
+    cost = measure([answered(*steps)]).total.cost
+    assert (cost.value, cost.known, cost.unknown) == (pytest.approx(2.0), 2, 2)
+    assert measure([answered(steps[1])]).total.cost.value is None

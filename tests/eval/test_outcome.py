@@ -204,10 +204,17 @@ def test_recorded_trials_replay_alike_and_say_that_they_were_recorded(tmp_path: 
 
 
 async def test_outcomes_stream_as_they_finish_and_closing_stops_the_rest() -> None:
-    trials = plan([scenario(routed())], root=Path("/nowhere"), repeats=50)
+    built: list[Agent] = []
+
+    def counted() -> Agent:
+        built.append(swarm())
+        return built[-1]
+
+    trials = plan([scenario(routed(), target=counted)], root=Path("/nowhere"), repeats=50)
     async with aclosing(run(trials, concurrency=3)) as stream:
         first = await anext(stream)
         assert first.status == "passed"
+        assert len(built) <= 2 * 3 + 1, "trials that wait for nothing leave no room for whoever keeps their outcomes"
     assert len(asyncio.all_tasks()) == 1
 
 

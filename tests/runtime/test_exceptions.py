@@ -15,6 +15,7 @@ from chatflow_runtime import exceptions
         exceptions.AgentHandoffError,
         exceptions.DefinitionError,
         exceptions.EmptyResponseError,
+        exceptions.GraphError,
         exceptions.RunningLoopError,
         exceptions.ScriptError,
         exceptions.SessionError,

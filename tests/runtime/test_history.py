@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatflow_runtime.history import faults, project
+from chatflow_runtime.history import conversation, faults, project
 from chatflow_runtime.types import AssistantMessage, Json, Message, ToolCall, ToolResult, UserMessage
 
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
@@ -120,6 +120,28 @@ def test_ids_are_held_to_the_providers_rule(model: str, call_id: str, is_fine: b
     assert (codes(USER, called(call_id), answered(call_id), model=model) == []) is is_fine
 
 
+CLAUDE, GEMINI, GPT = "anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-flash", "gpt-4o"
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([REPLY, USER], {CLAUDE: ["user_not_first"], GEMINI: ["user_not_first"], GPT: []}),
+        ([USER, REPLY], {CLAUDE: ["nothing_to_answer"], GEMINI: ["nothing_to_answer"], GPT: []}),
+        ([USER, REPLY, called("a"), answered("a")], {CLAUDE: [], GEMINI: ["misplaced_call"], GPT: []}),
+        ([USER, called("a"), answered("a"), called("b"), answered("b")], {CLAUDE: [], GEMINI: [], GPT: []}),
+        ([USER, REPLY, REPLY, USER, USER], {CLAUDE: [], GEMINI: [], GPT: []}),
+        ([USER, called("a")], {CLAUDE: ["unanswered_call"], GEMINI: ["unanswered_call"], GPT: ["unanswered_call"]}),
+    ],
+)
+def test_whose_turn_it_is_is_held_to_the_providers_rule(
+    messages: list[dict[str, Any]], expected: dict[str, list[str]]
+) -> None:
+    """Anthropic and Gemini: the user begins, the assistant does not end; Gemini: calls follow the user or a result."""
+    system = {"role": "system", "content": "Be kind."}
+    assert {model: codes(system, *messages, model=model) for model in expected} == expected
+
+
 @pytest.mark.parametrize("body", [{}, {"messages": 5}, {"messages": [None, 3, {}]}, {"messages": [{"role": []}]}])
 def test_a_body_of_any_shape_can_be_looked_at(body: dict[str, Any]) -> None:
     assert faults(body)
@@ -214,6 +236,28 @@ def test_half_an_emoji_does_not_poison_later_requests() -> None:
     assert json.dumps(sent, ensure_ascii=False).encode()
 
 
+def test_a_model_that_goes_on_after_an_assistants_words_reads_whose_they_are() -> None:
+    """Agents that speak one after the other: Claude and Gemini refuse to answer an assistant, others would imitate it."""
+    sent = conversation([*HISTORY, AssistantMessage("Tech", "Anything else?")], has_tools=True, model=GPT)
+    assert sent == [
+        *project(HISTORY, has_tools=True, model=GPT),
+        {"role": "user", "content": "Tech: Anything else?"},
+    ]
+
+
+def test_an_assistants_words_before_its_calls_are_one_message() -> None:
+    """Gemini: a call right after the assistant's own words is refused."""
+    call = AssistantMessage("B", None, (ToolCall("b", "lookup"),))
+    history = [UserMessage("hi"), AssistantMessage("A", "One."), AssistantMessage("B", "Two."), call]
+    sent = conversation([*history, ToolResult("b", "lookup", 1)], has_tools=True, model=GEMINI)
+    assert [(message["role"], message["content"]) for message in sent] == [
+        ("user", "hi"),
+        ("assistant", "One.\nTwo."),
+        ("tool", "1"),
+    ]
+    assert faults({"model": GEMINI, "messages": sent, "tools": [TOOL]}) == ()
+
+
 TEXTS = st.none() | st.text(max_size=8)
 ARGUMENTS = st.sampled_from(["{}", "", "null", '{"a": 1}', '{"a": ']) | st.text(max_size=5)
 CONTENTS: st.SearchStrategy[Any] = st.none() | st.integers() | st.text(max_size=5) | st.lists(st.text(max_size=3))
@@ -221,7 +265,7 @@ CONTENTS: st.SearchStrategy[Any] = st.none() | st.integers() | st.text(max_size=
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Message]:
-    """What any agents and any tools may have said: calls answered in order, ids unique, all else at will."""
+    """What agents may have said, one or several in a row: calls answered in order, ids unique, all else at will."""
     history: list[Message] = []
     made = 0
     for _ in range(draw(st.integers(1, 4))):
@@ -234,14 +278,15 @@ def histories(draw: st.DrawFn) -> list[Message]:
                 calls.append(ToolCall(call_id, draw(st.text(max_size=70)), draw(ARGUMENTS)))
             history.append(AssistantMessage("A", draw(TEXTS), tuple(calls)))
             history.extend(ToolResult(call.id, call.name, draw(CONTENTS)) for call in calls)
-        history.append(AssistantMessage("A", draw(st.text(min_size=1).filter(str.strip))))
+        texts = draw(st.lists(st.text(min_size=1).filter(str.strip), max_size=3))
+        history.extend(AssistantMessage(agent, text) for agent, text in zip("ABA", texts, strict=False))
     return history
 
 
 @given(histories(), st.booleans(), st.sampled_from(["gpt-4o", "claude-x", "gemini/gemini-2.5-flash", "mistral/large"]))
 def test_every_history_is_sent_in_a_form_that_is_valid(history: list[Message], has_tools: bool, model: str) -> None:
     """B036, B048, B055, B057 and their whole kind."""
-    body: dict[str, Any] = {"model": model, "messages": project(history, has_tools=has_tools, model=model)}
+    body: dict[str, Any] = {"model": model, "messages": conversation(history, has_tools=has_tools, model=model)}
     if has_tools:
         body["tools"] = [TOOL]
     assert faults(body) == ()

@@ -7,11 +7,16 @@ import threading
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chatflow_runtime.agent import Agent
-from chatflow_runtime.exceptions import SessionError
-from chatflow_runtime.memory import SessionContext, SessionStore
-from chatflow_runtime.types import UserMessage
+from chatflow_runtime.engine import Call, ScriptedEngine
+from chatflow_runtime.exceptions import DefinitionError, SessionError
+from chatflow_runtime.history import faults, project
+from chatflow_runtime.memory import SessionContext, SessionStore, last_turns
+from chatflow_runtime.runner import Runner
+from chatflow_runtime.types import AssistantMessage, Message, ToolCall, ToolResult, UserMessage
 
 
 def test_what_is_loaded_and_saved_shares_nothing_with_the_store() -> None:
@@ -71,6 +76,126 @@ def test_a_context_that_holds_itself_is_an_error() -> None:
     context["self"] = context
     with pytest.raises(SessionError, match="JSON data only"):
         SessionStore().save(SessionContext("s", "A", context=context))
+
+
+# --- the window over user turns
+
+
+def exchange(call_id: str, *within: Message) -> list[Message]:
+    """A call and its result, and what was said between them: a call that comes back has a history of its own."""
+    return [AssistantMessage("A", None, (ToolCall(call_id, "ask"),)), *within, ToolResult(call_id, "ask", "done")]
+
+
+def turn(number: int, *exchanges: list[Message]) -> list[Message]:
+    inner = [message for each in exchanges for message in each]
+    return [UserMessage(f"question {number}"), *inner, AssistantMessage("A", f"answer {number}")]
+
+
+def test_the_last_turns_are_whole() -> None:
+    first, second, third = turn(1, exchange("a")), turn(2, exchange("b"), exchange("c")), turn(3)
+    history = first + second + third
+    assert [last_turns(history, count) for count in range(5)] == [[], third, second + third, history, history]
+
+
+def test_what_is_said_within_a_call_starts_no_turn() -> None:
+    asked = turn(2, exchange("b", UserMessage("for you"), AssistantMessage("B", "I see.")))
+    assert last_turns(turn(1) + asked, 1) == asked
+    assert last_turns(asked, 1) == asked
+
+
+def test_a_turn_whose_calls_are_open_is_never_cut() -> None:
+    history = [*turn(1), UserMessage("question 2"), AssistantMessage("A", None, (ToolCall("x", "ask"),))]
+    assert last_turns(history, 1) == history[2:]
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> list[list[Message]]:
+    """Whole turns with any number of exchanges, several calls in one answer, and words within them."""
+    found: list[list[Message]] = []
+    made = 0
+    for number in range(draw(st.integers(0, 6))):
+        exchanges = []
+        for _ in range(draw(st.integers(0, 3))):
+            ids = [f"call_{made + index}" for index in range(draw(st.integers(1, 3)))]
+            made += len(ids)
+            within: list[Message] = [UserMessage("for you"), AssistantMessage("B", "I see.")] * draw(st.integers(0, 1))
+            calls = AssistantMessage("A", None, tuple(ToolCall(call_id, "ask") for call_id in ids))
+            exchanges.append([calls, *within, *(ToolResult(call_id, "ask", 1) for call_id in ids)])
+        found.append(turn(number, *exchanges))
+    return found
+
+
+@given(turns(), st.integers(0, 8))
+def test_a_window_is_the_last_turns_and_nothing_else(found: list[list[Message]], count: int) -> None:
+    """B040, CF-10: also 0 turns, where a slice from -0 would be everything."""
+    history = [message for each in found for message in each]
+    kept = found[max(len(found) - count, 0) :]
+    assert last_turns(history, count) == [message for each in kept for message in each]
+
+
+class Chatty:
+    """A store's sessions, made by a runner whose model calls a tool `calls` times in each turn."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self.store = store
+
+    def say(self, text: str, calls: int = 1) -> list[Message]:
+        start = Agent("A", tools=[ask])
+        engine = ScriptedEngine([*[Call("ask", {})] * calls, f"answer to {text}"])
+        Runner(start, self.store, engine=engine).run("s", text)
+        assert all(faults(request.projection()) == () for request in engine.requests)
+        session = self.store.load("s")
+        assert session is not None
+        return session.history
+
+
+def ask() -> str:
+    """Ask."""
+    return "done"
+
+
+def said(history: list[Message]) -> list[str]:
+    return [message.text for message in history if isinstance(message, UserMessage)]
+
+
+def test_nothing_is_left_out_unless_a_store_is_told_so() -> None:
+    chat = Chatty(SessionStore())
+    for number in range(50):
+        history = chat.say(str(number))
+    assert said(history) == [str(number) for number in range(50)]
+    assert SessionStore().max_turns is None
+
+
+@pytest.mark.parametrize("max_turns", [0, 1, 3])
+def test_a_store_keeps_so_many_turns_and_the_turn_under_way_sees_them(max_turns: int) -> None:
+    store = SessionStore(max_turns=max_turns)
+    for number in range(5):
+        before = store.load("s")
+        history = Chatty(store).say(str(number), calls=number)
+        kept = [str(each) for each in range(5) if number - max_turns < each <= number]
+        assert said(history) == kept
+        assert len(said(before.history if before else [])) == min(number, max_turns)
+        assert faults({"model": "m", "messages": project(history, has_tools=False, model="m")}) == () or not history
+
+
+def test_a_failed_turn_moves_no_window() -> None:
+    """CF-10: the message of the failed turn is gone, the older turn is still there."""
+    store = SessionStore(max_turns=1)
+    Chatty(store).say("one")
+    before = store.load("s")
+    runner = Runner(Agent("A", tools=[ask]), store, engine=ScriptedEngine([Call("ask", {}), ConnectionError("400")]))
+    with pytest.raises(ConnectionError):
+        runner.run("s", "two")
+    assert store.load("s") == before
+
+
+@pytest.mark.parametrize("max_turns", [-1, 1.5, "40", True])
+def test_a_window_is_a_whole_number(max_turns: Any) -> None:
+    with pytest.raises(DefinitionError, match=f"max_turns is {max_turns!r}"):
+        SessionStore(max_turns=max_turns)
+
+
+# --- one turn at a time
 
 
 async def take(store: SessionStore, session: str, label: str, log: list[str], seconds: float = 0.01) -> None:

@@ -1,0 +1,1 @@
+"""The other two seed documents' names, over the same runner."""
