@@ -269,9 +269,10 @@ class _NotWhole(Exception):
 def _parse(path: Path, text: str) -> dict[str, Any]:
     if not text.strip():
         raise _NotWhole("the file is empty")
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.startswith(("<<<<<<< ", ">>>>>>> ")):
-            raise _NotWhole(f"line {number}: a merge conflict was left in it")
+    if "<<<<<<< " in text or ">>>>>>> " in text:
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.startswith(("<<<<<<< ", ">>>>>>> ")):
+                raise _NotWhole(f"line {number}: a merge conflict was left in it")
     data = _parse_json(text) if path.suffix == ".json" else _parse_yaml(text)
     if not isinstance(data, dict) or not isinstance(data.get("interactions"), list):
         raise _NotWhole("no list of interactions in it")
@@ -444,10 +445,19 @@ def _tuples(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _digest(interactions: list[Any], ours: Mapping[str, Any]) -> str:
-    """What tells whether anything but white space has changed."""
-    told = {key: value for key, value in ours.items() if key != "digest"}
-    text = json.dumps([interactions, told], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    """What tells whether anything that is read has changed; white space and the order of keys may."""
+    told: list[Any] = [{key: value for key, value in ours.items() if key != "digest"}]
+    texts = []
+    for interaction in interactions:
+        request, response = interaction["request"], interaction["response"]
+        told.append([request["method"], request["headers"], response["status"], response["headers"]])
+        # Long texts go in as they are: escaping them again would take most of the time.
+        texts += (request["uri"], request["body"], response["body"]["string"])
+    text = "\0".join([_SORTED.encode(told), *map(str, texts)])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+_SORTED = json.JSONEncoder(sort_keys=True, default=str)
 
 
 def _text_of(path: Path, data: dict[str, Any]) -> str:

@@ -44,10 +44,10 @@ class Matcher:
 
     def body_key(self, body: Json) -> str:
         """The same for all bodies that may be answered alike."""
-        text = json.dumps(canonical(body), sort_keys=True, ensure_ascii=False)
+        text = _SORTED.encode(canonical(body))
         if not self.rules and not isinstance(body, str) and not may_hold_secret(text):
             return text
-        return json.dumps(self.comparable(body), sort_keys=True, ensure_ascii=False)
+        return _SORTED.encode(self.comparable(body))
 
     def comparable(self, body: Json) -> Json:
         """The body in the form in which bodies are compared, and differences are told."""
@@ -77,6 +77,9 @@ class Matcher:
             return blanked
 
         return blank
+
+
+_SORTED = json.JSONEncoder(sort_keys=True, ensure_ascii=False)
 
 
 def canonical(body: Json) -> Json:

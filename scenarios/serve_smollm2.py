@@ -17,20 +17,20 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from llama_cpp import Llama, LlamaGrammar
-from llama_cpp.llama_chat_format import register_chat_completion_handler
-from llama_cpp.server.__main__ import main
+from llama_cpp import Llama, LlamaGrammar  # type: ignore[import-not-found]
+from llama_cpp.llama_chat_format import register_chat_completion_handler  # type: ignore[import-not-found]
+from llama_cpp.server.__main__ import main  # type: ignore[import-not-found]
 
 NAME = "smollm2-135m-instruct"
 TEXT = "text:"
-STOP = ["<|im_end|>", "\ntext:", "\nText:", "\ncall:"]
+END = "<|im_end|>"
 
 
-@register_chat_completion_handler(NAME)
+@register_chat_completion_handler(NAME)  # type: ignore[untyped-decorator]
 def answer(
     *,
     llama: Llama,
@@ -39,6 +39,7 @@ def answer(
     tool_choice: str | dict[str, Any] | None = None,
     temperature: float = 0.0,
     top_p: float = 1.0,
+    seed: int | None = None,
     max_tokens: int | None = None,
     repeat_penalty: float = 1.1,
     **_: Any,
@@ -46,58 +47,43 @@ def answer(
     """One chat completion: a text, or one tool call."""
     # What the cache holds of earlier questions changes the last digits, and with them now and then the answer.
     llama.reset()
-    functions = {f"call:{tool['function']['name']}:": tool["function"] for tool in tools or ()}
-    if tool_choice == "none":
-        functions = {}
+    sampling = {"top_p": top_p, "seed": seed}
+    functions = {f"call:{tool['function']['name']}:": tool["function"] for tool in tools or () if tool_choice != "none"}
     prompt = "".join(rendered(messages)) + "<|im_start|>assistant\n"
-    used = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-
-    def complete(prompt: str, grammar: str | None, **options: Any) -> str:
-        completion: Any = llama.create_completion(
-            prompt,
-            grammar=LlamaGrammar.from_string(grammar, verbose=False) if grammar else None,
-            stop=STOP,
-            **{
-                "temperature": temperature,
-                "top_p": top_p,
-                "max_tokens": max_tokens,
-                "repeat_penalty": repeat_penalty,
-            }
-            | options,
-        )
-        # What was generated is part of the next prompt: each token of it is counted once.
-        used["prompt_tokens"] = used["prompt_tokens"] or completion["usage"]["prompt_tokens"]
-        used["completion_tokens"] += completion["usage"]["completion_tokens"]
-        return str(completion["choices"][0]["text"])
-
-    message: dict[str, Any] = {"role": "assistant", "content": None}
-    beginning = TEXT
+    asked = len(llama.tokenize(prompt.encode(), special=True))
+    beginning, generated = TEXT, 0
     if functions:
-        beginnings = " | ".join(json.dumps(name) for name in (TEXT, *functions))
-        beginning = complete(prompt, f"root ::= {beginnings}", temperature=0.0, max_tokens=64, repeat_penalty=1.0)
+        grammar = "root ::= " + " | ".join(json.dumps(name) for name in (TEXT, *functions))
+        begun = llama.create_completion(prompt, grammar=LlamaGrammar.from_string(grammar), temperature=0.0, **sampling)
+        beginning, generated = begun["choices"][0]["text"], begun["usage"]["completion_tokens"]
         prompt += beginning + "\n"
+    sampling |= {"temperature": temperature, "max_tokens": max_tokens, "repeat_penalty": repeat_penalty}
     if beginning == TEXT:
-        message["content"] = complete(prompt, None).strip()
+        # The model likes to go on to its next answer at once.
+        done = llama.create_completion(prompt, stop=[END, "\ntext:", "\nText:", "\ncall:"], **sampling)
+        reason, message = done["choices"][0]["finish_reason"], {"content": done["choices"][0]["text"].strip()}
     else:
         function = functions[beginning]
-        grammar = LlamaGrammar.from_json_schema(json.dumps(function["parameters"]), verbose=False)._grammar
-        arguments = complete(prompt, grammar).strip()
+        schema = LlamaGrammar.from_json_schema(json.dumps(function["parameters"]))
+        done = llama.create_completion(prompt, grammar=schema, stop=[END], **sampling)
+        called = {"name": function["name"], "arguments": done["choices"][0]["text"].strip()}
         call_id = f"call_{sum(message['role'] == 'tool' for message in messages) + 1}"
-        called = {"name": function["name"], "arguments": arguments}
-        message["tool_calls"] = [{"id": call_id, "type": "function", "function": called}]
-    used["total_tokens"] = used["prompt_tokens"] + used["completion_tokens"]
-    reason = "stop" if beginning == TEXT else "tool_calls"
+        message = {"content": None, "tool_calls": [{"id": call_id, "type": "function", "function": called}]}
+        reason = "tool_calls"
+    generated += done["usage"]["completion_tokens"]
     return {
         "id": "chatcmpl-0",
         "object": "chat.completion",
         "created": 0,
         "model": NAME,
-        "choices": [{"index": 0, "finish_reason": reason, "logprobs": None, "message": message}],
-        "usage": used,
+        "choices": [
+            {"index": 0, "finish_reason": reason, "logprobs": None, "message": {"role": "assistant", **message}}
+        ],
+        "usage": {"prompt_tokens": asked, "completion_tokens": generated, "total_tokens": asked + generated},
     }
 
 
-def rendered(messages: Sequence[dict[str, Any]]) -> Iterable[str]:
+def rendered(messages: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The chat as the model reads it."""
     names = {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls") or ()}
     for message in messages:
@@ -105,7 +91,7 @@ def rendered(messages: Sequence[dict[str, Any]]) -> Iterable[str]:
         if role == "tool":
             role, content = "user", f"[{names[message['tool_call_id']]} returned {content}]"
         if content:
-            yield f"<|im_start|>{role}\n{content}<|im_end|>\n"
+            yield f"<|im_start|>{role}\n{content}{END}\n"
 
 
 def weights() -> Path:

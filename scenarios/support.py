@@ -20,7 +20,7 @@ def lookup_kb_article(topic: str) -> str:
 
 
 def build() -> Agent:
-    """The agent that welcomes the user, with everyone it can reach; each begins with the document's own instructions."""
+    """The agent that welcomes the user, with its peers; each has the document's own instructions, and more."""
     billing = Agent(
         name="BillingAgent",
         instructions=(

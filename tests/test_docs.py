@@ -34,7 +34,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -92,6 +91,7 @@ def blocks(page: Path) -> list[Block]:
 
 _VARYING = (
     (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(-\d+)?"), "2026-11-30T12-00-00"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d"), "2026-11-30 12:00"),
     (re.compile(r"(less than )?\b\d+(\.\d+)?(e[+-]\d+)?\s(ms|s)\b|\b\d+\.\d+s\b"), "0.01 s"),
 )
 

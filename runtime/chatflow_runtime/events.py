@@ -27,6 +27,8 @@ Refusal: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class TurnStarted:
+    """A user's message, or a caller's, is about to be answered by `agent`."""
+
     agent: str
     text: str
     within: tuple[str, ...] = ()
@@ -34,6 +36,8 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class ModelAsked:
+    """An agent's model is asked; `tools` are the names offered to it."""
+
     agent: str
     model: str
     tools: tuple[str, ...] = ()
@@ -42,6 +46,8 @@ class ModelAsked:
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswered:
+    """A model answered, with its calls as the provider sent them; `seconds` is how long it took."""
+
     agent: str
     model: str
     text: str | None
@@ -67,6 +73,8 @@ class ToolCalled:
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswered:
+    """A domain tool's result, or the error in its place, as the model reads it."""
+
     agent: str
     call_id: str
     tool: str
@@ -77,6 +85,8 @@ class ToolAnswered:
 
 @dataclass(frozen=True, slots=True)
 class HandoffAccepted:
+    """Control is with `target` now: for good, or until it has answered, as `kind` says."""
+
     source: str
     target: str
     tool: str
@@ -102,6 +112,8 @@ class HandoffReturned:
 
 @dataclass(frozen=True, slots=True)
 class HandoffRefused:
+    """Control stays with `source`, and why."""
+
     source: str
     target: str
     """The agent that was asked for; the tool's name where no agent is known for it."""
@@ -117,6 +129,8 @@ class HandoffRefused:
 
 @dataclass(frozen=True, slots=True)
 class LimitHit:
+    """A limit refused something, for the first time in this turn."""
+
     agent: str
     limit: LimitName
     value: int
@@ -134,6 +148,8 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
+    """The turn is over; `text` is the reply."""
+
     agent: str
     """The agent who is active when the turn ends."""
     text: str
@@ -155,5 +171,7 @@ Event: TypeAlias = (
     | Warned
     | TurnEnded
 )
+"""Anything that happens in a turn."""
 
 Observer: TypeAlias = Callable[[Event], None]
+"""Who is told; what it raises ends the turn, which leaves the session as it was."""

@@ -54,12 +54,13 @@ def project(history: Sequence[Message], *, has_tools: bool, model: str) -> list[
 
 
 def conversation(history: Sequence[Message], *, has_tools: bool, model: str) -> list[dict[str, Json]]:
-    """The messages of a request that asks a model to go on with a history, as `project` has them."""
-    messages = project(history, has_tools=has_tools, model=model)
+    """The messages of a request that asks a model to go on with a history, which may begin and end with anybody."""
+    begin = next((index for index, message in enumerate(history) if isinstance(message, UserMessage)), len(history))
+    messages = [*_told(history[:begin]), *project(history[begin:], has_tools=has_tools, model=model)]
     # Some providers refuse an assistant's words at either end, others go on with the last as if they were their own.
     for end in (0, -1):
-        if history and isinstance(said := history[end], AssistantMessage) and not said.tool_calls:
-            messages[end] = {"role": "user", "content": encodable(f"{said.agent}: {said.text}")}
+        if history and isinstance(said := history[end], AssistantMessage) and "tool_calls" not in messages[end]:
+            messages[end] = {"role": "user", "content": f"{encodable(said.agent)}: {messages[end]['content']}"}
     return _joined(messages)
 
 
@@ -201,13 +202,17 @@ def _order_faults(messages: Sequence[Mapping[str, object]], model: str) -> Itera
     spoken = [(index, message) for index, message in enumerate(messages) if message.get("role") not in _SYSTEM]
     for index, message in spoken[:1]:
         if message.get("role") != "user":
-            yield Fault("user_not_first", index, f"The first message is of role {message.get('role')!r}, not the user's.")
+            yield Fault(
+                "user_not_first", index, f"The first message is of role {message.get('role')!r}, not the user's."
+            )
     for (_, before), (index, message) in pairwise(spoken):
         if is_gemini and message.get("tool_calls") and before.get("role") == "assistant":
             yield Fault("misplaced_call", index, "A call follows the assistant's own words.")
     for index, message in spoken[-1:]:
         if message.get("role") == "assistant" and not message.get("tool_calls"):
-            yield Fault("nothing_to_answer", index, "The last words are the assistant's, so there is nothing to answer.")
+            yield Fault(
+                "nothing_to_answer", index, "The last words are the assistant's, so there is nothing to answer."
+            )
 
 
 def _unanswered(pending: Mapping[str, bool], index: int) -> Iterator[Fault]:

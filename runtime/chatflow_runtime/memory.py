@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from chatflow_runtime.exceptions import SessionError
@@ -18,6 +19,14 @@ from chatflow_runtime.types import AssistantMessage, Json, Message, ToolResult, 
 
 if TYPE_CHECKING:
     from chatflow_runtime.agent import Agent
+    from chatflow_runtime.sqlite_store import SQLiteSessionStore as SQLiteSessionStore
+else:
+
+    def __getattr__(name: str) -> object:
+        # The first seed document's package has it here; who does not use it need not import sqlite3.
+        if name == "SQLiteSessionStore":
+            return import_module("chatflow_runtime.sqlite_store").SQLiteSessionStore
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @dataclass(slots=True)
@@ -189,6 +198,7 @@ class Turns:
         self._queues: dict[str, _Queue] = {}
 
     async def enter(self, session_id: str) -> _Marker:
+        """Waits until it is this turn's time; raises SessionError inside a turn of the same session."""
         marker = _Marker()
         with self._mutex:
             queue = self._queues.get(session_id)
@@ -213,6 +223,7 @@ class Turns:
         return marker
 
     def leave(self, session_id: str) -> None:
+        """Ends the turn under way, and lets in who came next."""
         with self._mutex:
             queue = self._queues[session_id]
             while queue.waiting:

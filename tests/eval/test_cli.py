@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chatflow_eval import __version__
-from chatflow_eval.cli import cli
+from chatflow_eval.cli import _RULES, cli
+from chatflow_eval.gate import RULES
 from chatflow_eval.testing import Reply, ScriptedServer
 
 AGENTS = """
@@ -369,3 +370,140 @@ def test_ctrl_c_keeps_what_is_finished_and_exits_130() -> None:
     kept = trials.read_text(encoding="utf-8").splitlines()
     assert 0 < len(kept) < 1000
     assert json.loads(Path("r", "report.json").read_text(encoding="utf-8"))["partial"] is True
+
+
+# Comparing, exporting, rescoring, history, and what other programs read.
+
+
+def test_the_gates_options_are_its_rules() -> None:
+    assert set(_RULES) == {*RULES, "baseline"}
+
+
+def test_a_baseline_closes_the_gate_when_a_scenario_vanishes() -> None:
+    """pytest-benchmark is silent about a benchmark that was removed."""
+    write(suite(ROUTED, LOOPED))
+    invoke("run", ".", "--out", "base", "--max-loops", "9")
+    write(suite(LOOPED))
+    result = invoke("run", ".", "--out", "now", "--baseline", "base", "--max-loops", "9")
+    assert result.exit_code == 1
+    assert "vanished scenarios: 1: routed (it is not in this run)" in " ".join(result.output.split())
+
+
+def test_rules_in_pyproject_decide_and_flags_win(project: Path) -> None:
+    table = "[tool.chatflow-eval.gate]\nmin-accuracy = 0.9\nmust-pass = ['smoke']\n"
+    (project / "pyproject.toml").write_text(table, encoding="utf-8")
+    write(suite(ROUTED, STAYED))
+    result = invoke("run", ".", "--out", "r")
+    assert result.exit_code == 1
+    assert "routing accuracy: 0.5 (1/2) is not >= 0.9" in result.output
+    assert "must pass: smoke: 1 of 1 scenarios" in result.output
+    assert invoke("gate", "r", "--min-accuracy", "0.5").exit_code == 0
+    (project / "pyproject.toml").write_text("[tool.chatflow-eval.gate]\nmin-acuracy = 1\n", encoding="utf-8")
+    wrong = invoke("gate", "r")
+    assert wrong.exit_code == 2
+    assert "did you mean 'min_accuracy'?" in wrong.output
+
+
+@pytest.mark.parametrize(
+    "flag", ["--min-agent-accuracy=Billing", "--min-tag-accuracy=smoke=80", "--max-incident=loop=x"]
+)
+def test_a_keyed_rule_that_cannot_be_read_is_a_usage_error(flag: str) -> None:
+    write(suite(ROUTED))
+    assert invoke("run", ".", flag).exit_code == 2
+
+
+def test_agents_tags_and_kinds_have_rules_of_their_own() -> None:
+    write(suite(ROUTED, STAYED))
+    invoke("run", ".", "--out", "r")
+    result = invoke(
+        "gate",
+        "r",
+        "--min-agent-accuracy",
+        "Billing=0.6",
+        "--min-tag-accuracy",
+        "smoke=1",
+        "--max-incident",
+        "bounce=0",
+    )
+    assert result.exit_code == 1
+    assert "routing accuracy of agent Billing: 0.5 (1/2) is not >= 0.6" in result.output
+    assert "routing accuracy of tag smoke: 1 (1/1) is >= 1" in result.output
+
+
+def test_two_runs_are_compared() -> None:
+    write(suite(ROUTED, STAYED))
+    invoke("run", ".", "--out", "base")
+    write(suite(STAYED, STAYED.replace("stayed", "added")))
+    invoke("run", ".", "--out", "now")
+    result = invoke("compare", "base", "now")
+    assert result.exit_code == 0
+    assert result.output.startswith("3 scenarios: 1 gone, 1 new, 1 unchanged\n")
+    assert "routed [declared]: 1/1 to 0/0; it is not in this run" in result.output
+
+
+def test_tables_are_exported() -> None:
+    write(suite(ROUTED))
+    invoke("run", ".", "--out", "r")
+    result = invoke("export", "r")
+    assert result.output.split() == ["r/export/trials.csv", "r/export/turns.csv", "r/export/hops.csv"]
+    assert "Triage,Billing,transfer,true" in Path("r/export/hops.csv").read_text(encoding="utf-8")
+
+
+def test_old_traces_are_judged_by_what_is_expected_now() -> None:
+    """No model is asked; what says other words now is left out."""
+    write(suite(STAYED, ROUTED))
+    assert invoke("run", ".", "--out", "old").exit_code == 1
+    expected_now = STAYED.replace("{route: Triage -> Billing}", "{stay: true}").replace("slow", "fast")
+    write(suite(expected_now, ROUTED.replace("I want a refund", "I want two refunds")))
+    result = invoke("rescore", "old", "--out", "new")
+    assert result.exit_code == 0, result.output
+    assert "1 trial left out" in result.output
+    (line,) = Path("new/trials.jsonl").read_text(encoding="utf-8").splitlines()
+    assert (json.loads(line)["status"], json.loads(line)["tags"]) == ("passed", ["fast"])
+
+
+def test_runs_are_shown_over_time() -> None:
+    write(suite(LOOPED))
+    invoke("run", ".")
+    result = invoke("history")
+    assert result.exit_code == 0
+    assert "loop 1" in result.output
+    (run,) = json.loads(invoke("history", "--json").output)
+    assert run["accuracy"]["denominator"] == 1
+    assert invoke("history", "nowhere").exit_code == 2
+
+
+def test_junit_summary_and_annotations_are_written(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(project.parent))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project / "job.md"))
+    write(suite(ROUTED, STAYED))
+    result = invoke("run", ".", "--junit", "out/junit.xml", "--summary", "pr.md", "--github")
+    assert f"::error file={project.name}/a.scenario.yaml,line=" in result.output
+    assert '<testsuite name="a.scenario.yaml"' in Path("out/junit.xml").read_text(encoding="utf-8")
+    assert Path("pr.md").read_text(encoding="utf-8") == Path("job.md").read_text(encoding="utf-8")
+    assert "canary" not in result.output
+
+
+def test_the_keyword_router_runs_beside_the_models_and_decides_nothing() -> None:
+    write(suite(ROUTED.replace("        script: [{transfer: Billing}, {say: Done.}]\n", "").replace("refund", "pony")))
+    with ScriptedServer(
+        lambda body: (
+            Reply(text="No.") if "tool" in str(body["messages"][-1]) else Reply(calls=(("transfer_to_billing", {}),))
+        )
+    ) as server:
+        os.environ["OPENAI_BASE_URL"] = server.url
+        result = invoke("run", ".", "--live", "--model", "openai/test", "--baselines", "--out", "r")
+        del os.environ["OPENAI_BASE_URL"]
+    assert result.exit_code == 0, result.output
+    assert "Routing accuracy beside the baselines" in result.output
+    report = json.loads(Path("r/report.json").read_text(encoding="utf-8"))
+    assert report["metrics"]["total"]["trials"]["passed"] == 1
+    assert {row["name"]: row["accuracy"]["value"] for row in report["metrics"]["baselines"]} == {
+        "unmoved": 1.0,
+        "keyword": 0.0,
+    }
+
+
+@pytest.mark.parametrize("of", ["scenario", "report", "trials"])
+def test_the_schemas_of_all_files_can_be_had(of: str) -> None:
+    assert "$defs" in json.loads(invoke("schema", of).output)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from chatflow_eval.checks import Verdict
 from chatflow_eval.errors import ReportError
 from chatflow_eval.incidents import Incident
 from chatflow_eval.outcome import Outcome
-from chatflow_eval.report import SUMMARY, TRIALS, Report, RunFolder, scrub_outcome
+from chatflow_eval.report import SUMMARY, TRIALS, Report, RunFolder, json_schema, scrub_outcome
 from chatflow_eval.route import Aligned
 from chatflow_eval.trace import (
     Edge,
@@ -489,3 +490,38 @@ def test_what_stands_under_a_secret_s_name_is_one(name: str) -> None:
 
 def test_an_outcome_without_secrets_is_left_as_it_is() -> None:
     assert scrub_outcome(FULL) is FULL
+
+
+# The schema.
+
+
+def test_the_files_are_what_their_schemas_say(tmp_path: Path) -> None:
+    written(tmp_path, [*numbered(2), replace(FULL, scenario="other", tags=("a", "b"), status="passed", verdicts=())])
+    line, *_ = (tmp_path / TRIALS).read_text(encoding="utf-8").splitlines()
+    for file, found in (("trials", json.loads(line)), ("report", json.loads((tmp_path / SUMMARY).read_bytes()))):
+        schema = json_schema(file)  # type: ignore[arg-type]
+        jsonschema.Draft202012Validator.check_schema(schema)
+        jsonschema.validate(found, schema)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**found, "seconds": "many", "partial": "maybe"}, schema)
+
+
+@pytest.mark.parametrize("file", ["report", "trials"])
+def test_the_schema_is_the_published_one(file: str) -> None:
+    """A change of the files shows in a change of docs/; a breaking one needs another number."""
+    published = Path(__file__).parents[2] / "docs" / "schemas" / f"{file}.schema.json"
+    assert json.loads(published.read_text(encoding="utf-8")) == json_schema(file)  # type: ignore[arg-type]
+
+
+def test_a_run_that_goes_on_fits_the_schema_too(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path)
+    jsonschema.validate(json.loads((tmp_path / SUMMARY).read_bytes()), json_schema("report"))
+    run.close()
+
+
+def test_lines_of_before_a_field_was_added_are_still_read(tmp_path: Path) -> None:
+    written(tmp_path, numbered(1))
+    (line,) = (tmp_path / TRIALS).read_text(encoding="utf-8").splitlines()
+    old = {key: value for key, value in json.loads(line).items() if key not in ("demands", "baseline")}
+    (tmp_path / TRIALS).write_text(json.dumps(old) + "\n", encoding="utf-8")
+    assert Report.read(tmp_path).outcomes[0] == FULL

@@ -237,7 +237,7 @@ def test_half_an_emoji_does_not_poison_later_requests() -> None:
 
 
 def test_a_model_that_goes_on_after_an_assistants_words_reads_whose_they_are() -> None:
-    """Agents that speak one after the other: Claude and Gemini refuse to answer an assistant, others would imitate it."""
+    """Agents that speak one after the other: Claude and Gemini refuse to answer an assistant, others imitate it."""
     sent = conversation([*HISTORY, AssistantMessage("Tech", "Anything else?")], has_tools=True, model=GPT)
     assert sent == [
         *project(HISTORY, has_tools=True, model=GPT),
@@ -245,11 +245,23 @@ def test_a_model_that_goes_on_after_an_assistants_words_reads_whose_they_are() -
     ]
 
 
+@pytest.mark.parametrize("has_tools", [True, False])
+def test_what_was_said_and_done_before_the_user_spoke_is_told(has_tools: bool) -> None:
+    """As a filter may leave it: Claude and Gemini want the user to begin."""
+    sent = conversation([*HISTORY[1:], UserMessage("Ten.")], has_tools=has_tools, model=CLAUDE)
+    assert [(message["role"], message["content"]) for message in sent] == [
+        ("user", 'Triage: One moment.\n[called transfer_to_billing {"reason": "refund"}]'),
+        ("user", '[transfer_to_billing returned {"status": "HANDOFF_SUCCESS"}]'),
+        ("assistant", "How much?"),
+        ("user", "Ten."),
+    ]
+
+
 def test_an_assistants_words_before_its_calls_are_one_message() -> None:
     """Gemini: a call right after the assistant's own words is refused."""
     call = AssistantMessage("B", None, (ToolCall("b", "lookup"),))
-    history = [UserMessage("hi"), AssistantMessage("A", "One."), AssistantMessage("B", "Two."), call]
-    sent = conversation([*history, ToolResult("b", "lookup", 1)], has_tools=True, model=GEMINI)
+    said = [AssistantMessage("A", "One."), AssistantMessage("B", "Two."), call]
+    sent = conversation([UserMessage("hi"), *said, ToolResult("b", "lookup", 1)], has_tools=True, model=GEMINI)
     assert [(message["role"], message["content"]) for message in sent] == [
         ("user", "hi"),
         ("assistant", "One.\nTwo."),
@@ -265,7 +277,7 @@ CONTENTS: st.SearchStrategy[Any] = st.none() | st.integers() | st.text(max_size=
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Message]:
-    """What agents may have said, one or several in a row: calls answered in order, ids unique, all else at will."""
+    """What may have been said: calls answered in order, ids unique, all else at will, whoever begins and ends."""
     history: list[Message] = []
     made = 0
     for _ in range(draw(st.integers(1, 4))):
@@ -280,7 +292,7 @@ def histories(draw: st.DrawFn) -> list[Message]:
             history.extend(ToolResult(call.id, call.name, draw(CONTENTS)) for call in calls)
         texts = draw(st.lists(st.text(min_size=1).filter(str.strip), max_size=3))
         history.extend(AssistantMessage(agent, text) for agent, text in zip("ABA", texts, strict=False))
-    return history
+    return history[draw(st.integers(0, 1)) :] or history
 
 
 @given(histories(), st.booleans(), st.sampled_from(["gpt-4o", "claude-x", "gemini/gemini-2.5-flash", "mistral/large"]))

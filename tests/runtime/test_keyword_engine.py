@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatflow_runtime.agent import Agent
-from chatflow_runtime.engine import ModelRequest, ToolSchema
+from chatflow_runtime.engine import Answer, ModelRequest, ToolSchema
 from chatflow_runtime.handoffs import handoff
 from chatflow_runtime.keyword_engine import KeywordEngine
 from chatflow_runtime.runner import Runner
+from chatflow_runtime.types import AssistantMessage, Message, ToolResult, UserMessage
 
 
 def swarm() -> Agent:
@@ -107,6 +108,23 @@ def test_without_a_user_message_it_stays() -> None:
     tool = ToolSchema("transfer_to_b", "To B.", {"type": "object", "properties": {}}, "B")
     request = ModelRequest(agent="A", model="keyword", instructions="", history=(), tools=(tool,))
     assert asyncio.run(KeywordEngine().answer(request)).tool_calls == ()
+
+
+def test_an_agent_that_was_called_is_called_once_and_its_answer_passed_on() -> None:
+    def answered(*messages: Message) -> Answer:
+        tool = ToolSchema("ask_boats", "", {"type": "object", "properties": {}}, "Boats")
+        history = (UserMessage("boats"), *messages)
+        request = ModelRequest(agent="A", model="keyword", instructions="", history=history, tools=(tool,))
+        return asyncio.run(KeywordEngine().answer(request))
+
+    call = AssistantMessage("A", None, answered().tool_calls)
+    assert [each.name for each in call.tool_calls] == ["ask_boats"]
+    assert answered(call, ToolResult("call_1", "ask_boats", "A red one.")) == Answer("A red one.")
+    for result in (
+        ToolResult("call_1", "ask_boats", "down", is_error=True),
+        ToolResult("call_1", "ask_boats", {"x": 1}),
+    ):
+        assert answered(call, result) == Answer("[keyword router] A keeps this conversation.")
 
 
 @given(st.text().filter(str.strip), st.lists(st.text(), min_size=3, max_size=3))

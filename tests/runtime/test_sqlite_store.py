@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chatflow_runtime import sqlite_store
+from chatflow_runtime import memory, sqlite_store
 from chatflow_runtime.agent import Agent
 from chatflow_runtime.engine import Answer, ModelRequest, ScriptedEngine, Transfer
 from chatflow_runtime.exceptions import DefinitionError, SessionError
@@ -53,6 +53,12 @@ def swarm(script: ScriptedEngine | None = None) -> Agent:
 
 
 # --- what is kept
+
+
+def test_it_is_found_where_the_documents_package_has_it() -> None:
+    assert memory.SQLiteSessionStore is SQLiteSessionStore
+    with pytest.raises(AttributeError, match=r"'chatflow_runtime\.memory' has no attribute 'Nothing'"):
+        memory.Nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_a_session_comes_back_whole_from_another_store(path: Path) -> None:

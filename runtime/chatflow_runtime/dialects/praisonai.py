@@ -375,8 +375,10 @@ class Handoff(HandoffTool):
             await call_back(callback, name, {0: (), 1: (result,), 2: (source, result)})
 
     def _task(self, given: Mapping[str, Json]) -> str:
-        task = given.get("task") if "task" in cast(dict[str, Json], self.parameters["properties"]) else None
-        return task if isinstance(task, str) and task.strip() and self._read is None else ""
+        """What a model wants done by a target that sees nothing else."""
+        has_task = self._read is None and self.config.context_policy is ContextPolicy.NONE
+        task = given.get("task") if has_task else None
+        return task if isinstance(task, str) and task.strip() else ""
 
     def _callback_error(self, name: str, error: Exception, passing: Passing) -> HandoffCallbackError:
         text = f"The handoff to '{self.agent.name}' was stopped: {name} failed: {stable_text(error)}"
@@ -512,7 +514,7 @@ class Agent(runtime.Agent):
             )
             warnings.warn(text, DeprecationWarning, stacklevel=2)
         self._store = SessionStore()
-        self._given_programs: dict[tuple[runtime.Agent, HandoffConfig | None], Handoff] = {}
+        self._programs: dict[tuple[runtime.Agent, HandoffConfig | None, Handoff | None], Handoff] = {}
         super().__init__(
             name, instructions, model=model or llm or DEFAULT_MODEL, tools=tools, handoffs=handoffs, engine=engine
         )
@@ -589,8 +591,8 @@ class Agent(runtime.Agent):
     ) -> HandoffResult:
         """Asks another agent, and says how that ended; nothing is raised.
 
-        Without a `config`, a handoff to it among the agent's own is used as it was declared. `context` is JSON data for
-        the target, or the payload of a typed handoff. In a tool, it is a part of the turn that the tool was called in.
+        A handoff to it among the agent's own is used as it was declared, and with a `config` under that one. `context`
+        is JSON data for the target, or the payload of a typed handoff. In a tool, it is a part of the tool's turn.
         """
         began = time.perf_counter()
         try:
@@ -605,13 +607,15 @@ class Agent(runtime.Agent):
 
     def _program(self, target: runtime.Agent, config: HandoffConfig | None) -> Handoff:
         """The handoff that a program's is carried out by, one for each target and config: its lane is shared."""
-        declared = (each for each in self.handoff_tools if isinstance(each, Handoff) and each.agent is target)
-        if config is None and (found := next(declared, None)) is not None:
-            return found
-        key = (target, config)
-        if key not in self._given_programs:
-            self._given_programs[key] = Handoff(target, config=config)
-        return self._given_programs[key]
+        to_it = (each for each in self.handoff_tools if isinstance(each, Handoff) and each.agent is target)
+        declared = next(to_it, None)
+        if declared is not None and config is None:
+            return declared
+        key = (target, config, declared)
+        if key not in self._programs:
+            payload, filters = (None, ()) if declared is None else (declared.input_type, declared.input_filter)
+            self._programs[key] = Handoff(target, input_type=payload, input_filter=filters, config=config)
+        return self._programs[key]
 
     def _messages(self) -> list[Message]:
         under_way = conversation_under_way(self)

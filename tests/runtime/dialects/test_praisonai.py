@@ -172,6 +172,7 @@ def test_the_same_agent_twice_is_one_handoff_and_two_settings_are_two() -> None:
 
 def test_one_handoff_can_be_several_agents() -> None:
     to_b = handoff(Agent("B"))
+    assert to_b in {to_b}
     assert Agent("A", handoffs=[to_b]).handoff_tools == Agent("C", handoffs=[to_b]).handoff_tools == (to_b,)
 
 
@@ -431,6 +432,18 @@ def test_what_a_target_sees_is_on_its_chat_history_for_the_length_of_the_handoff
     assert b.chat_history == [{"role": "user", "content": "mine"}]
 
 
+def test_a_chat_history_under_way_is_the_one_of_this_task() -> None:
+    seen: list[list[Any]] = []
+    peek = Tool("peek", func=lambda: seen.append([[each["content"] for each in who.chat_history] for who in (a, b, c)]))
+    b, c = Agent("B", tools=[peek]), Agent("C")
+    a = Agent("A", tools=[peek], handoffs=[b])
+    c.chat_history = [{"role": "user", "content": "mine"}]
+    with using(ScriptedEngine([Transfer("B"), Call("peek"), "B.", "A."])):
+        a.chat("1")
+    assert seen == [[["1"], ["1"], ["mine"]]]
+    assert [each["content"] for each in a.chat_history] == ["1", "A."]
+
+
 def test_chat_history_is_a_view_that_is_assigned_to() -> None:
     a = Agent("A")
     assert a.chat_history == []
@@ -481,16 +494,16 @@ def test_a_nested_model_is_on_the_wire_without_references() -> None:
 
 
 def test_a_payload_comes_in_as_its_type_has_it(converse: Converse) -> None:
-    """input_type: models and dataclasses, with a callback or without."""
+    """input_type: models, dataclasses and mappings, with a callback or without."""
     seen: list[object] = []
     job: dict[str, Json] = {"level": 2, "places": [{"street": "Quay"}]}
     ticket: dict[str, Json] = {"number": 7}
-    for kind, given in ((Job, job), (Ticket, ticket)):
+    for kind, given in ((Job, job), (Ticket, ticket), (dict, ticket)):
         for callback in (None, lambda source, data: seen.append(data)):
             a = Agent("A", handoffs=[handoff(Agent("B"), input_type=kind, on_handoff=callback)])
             said = converse(a, Call("transfer_to_b", given), "B.", "A.")
             assert said.asked("B")[0].history[-1].text.startswith("Payload:\n{")
-    assert seen == [Job(level=Level.HIGH, places=[Place(street="Quay")]), Ticket(7)]
+    assert seen == [Job(level=Level.HIGH, places=[Place(street="Quay")]), Ticket(7), {"number": 7}]
 
 
 @pytest.mark.parametrize(
@@ -893,6 +906,21 @@ async def test_parallel_handoffs_run_at_once_and_keep_their_order() -> None:
         ("Tech", True),
     ]
     assert await parallel_handoffs(Agent("Triage"), []) == []
+
+
+async def test_one_of_several_that_takes_too_long_leaves_the_others_alone() -> None:
+    """B146."""
+
+    class Stuck:
+        async def answer(self, request: ModelRequest) -> Answer:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    targets = [(Agent("Billing"), "hi"), (Agent("Slow", engine=Stuck()), "hi"), (Agent("Tech"), "hi")]
+    with using(Waiting(2)):
+        results = await parallel_handoffs(Agent("Triage"), targets, config=HandoffConfig(timeout_seconds=0.05))
+    assert [result.outcome.status for result in results] == ["success", "timeout", "success"]
+    assert results[1].error == "The handoff from 'Triage' to 'Slow' took longer than 0.05 s."
 
 
 async def test_parallel_handoffs_take_so_many_at_a_time() -> None:

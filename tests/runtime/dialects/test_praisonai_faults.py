@@ -505,9 +505,10 @@ def test_the_programs_payload_is_validated_too() -> None:
     """PR-4: a text is no way round the schema."""
     b = Agent("B")
     a = Agent("A", handoffs=[TypedHandoff(b, Task)])
-    error = a.handoff_to(b, "Just do it.").exception
-    assert isinstance(error, HandoffValidationError)
-    assert error.context["validation_errors"] == ["The payload lacks 'priority', expected integer."]
+    for config in (None, HandoffConfig()):
+        error = a.handoff_to(b, "Just do it.", config=config).exception
+        assert isinstance(error, HandoffValidationError)
+        assert error.context["validation_errors"] == ["The payload lacks 'priority', expected integer."]
     engine = ScriptedEngine(["Done."])
     with using(engine):
         assert a.handoff_to(b, "Do it.", Task(priority=1, description="x")).success
