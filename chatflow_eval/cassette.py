@@ -118,8 +118,8 @@ class Cassette:
     """`None`: written by another tool."""
 
 
-def read(path: Path, *, rerecord: str = "chatflow-eval record") -> Cassette:
-    """The cassette at `path`, JSON or YAML by its ending.
+def read(path: Path, *, rerecord: str = "chatflow-eval record", edited: bool = False) -> Cassette:
+    """The cassette at `path`, JSON or YAML by its ending; with `edited`, whatever was changed in it by hand.
 
     Raises:
         CassetteMissing: there is no such file.
@@ -132,7 +132,7 @@ def read(path: Path, *, rerecord: str = "chatflow-eval record") -> Cassette:
     except (OSError, UnicodeDecodeError) as error:
         raise _damaged(path, f"cannot be read: {error}", rerecord) from None
     try:
-        return _cassette(path, _parse(path, text))
+        return _cassette(path, _parse(path, text), edited=edited)
     except _NotWhole as error:
         raise _damaged(path, str(error), rerecord) from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:
@@ -326,7 +326,7 @@ def _weight(value: Any, most: int) -> int:
     return count
 
 
-def _cassette(path: Path, data: dict[str, Any]) -> Cassette:
+def _cassette(path: Path, data: dict[str, Any], *, edited: bool) -> Cassette:
     interactions = data["interactions"]
     metadata = data.get("metadata") or {}
     ours = metadata.get(OURS)
@@ -339,7 +339,8 @@ def _cassette(path: Path, data: dict[str, Any]) -> Cassette:
     who = ours["exchanges"]
     if not len(who) == len(interactions) == ours["count"]:
         raise _NotWhole(f"{ours['count']} interactions were recorded, {len(interactions)} are left")
-    if (ours["format"] > 1 or "digest" in ours) and ours["digest"] != _digest(interactions, ours):
+    has_digest = ours["format"] > 1 or "digest" in ours
+    if has_digest and not edited and ours["digest"] != _digest(interactions, ours):
         raise _NotWhole(
             "changed since it was recorded (if that was meant: chatflow-eval cassettes verify --accept FILE)"
         )

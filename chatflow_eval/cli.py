@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 import click
 
 from chatflow_eval import __version__
+from chatflow_eval.cassette_commands import cassettes
 from chatflow_eval.errors import ChatflowEvalError
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ def _all(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Comm
     return apply
 
 
-_selection = _all(
+_choice = _all(
     click.option(
         "--model",
         "models",
@@ -89,7 +91,27 @@ _selection = _all(
     click.option(
         "--only", "ids", multiple=True, metavar="ID", help="Only the scenario with this id, or file::id. Repeatable."
     ),
+)
+
+_selection = _all(
+    _choice,
     click.option("--concurrency", type=click.IntRange(min=1), default=8, show_default=True, help="Trials at once."),
+    click.option(
+        "--retries",
+        type=click.IntRange(min=0),
+        default=2,
+        show_default=True,
+        help="Further calls of a model after one that failed for a reason that may pass: 408, 429, 5xx, a broken "
+        "connection, a timeout.",
+    ),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=600,
+        show_default=True,
+        metavar="SECONDS",
+        help="For one call of a model.",
+    ),
     click.option("--fail-fast", is_flag=True, help="Stop at the first trial that is not as expected."),
     click.option(
         "--out",
@@ -205,12 +227,19 @@ def cli() -> None:
 @_selection
 @click.option(
     "--record-mode",
-    type=click.Choice(["none", "all"]),
+    type=click.Choice(["none", "once", "new_episodes", "all"]),
     default="none",
     show_default=True,
-    help="none replays recorded answers and never touches the network; all records anew.",
+    help="none replays and never touches the network; once records where nothing was recorded; new_episodes goes live "
+    "from the first request on that was not recorded; all records anew.",
 )
 @click.option("--live", is_flag=True, help="Ask the models and record nothing.")
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Go on with a run that was broken off, given what it was started with.",
+)
 @click.option(
     "--baselines", is_flag=True, help="Run the keyword router beside the models, as a yardstick that decides nothing."
 )
@@ -220,6 +249,8 @@ def run(paths: tuple[Path, ...], record_mode: Mode, live: bool, **options: Any) 
     """Run the scenarios in files and folders, write a report, and let it through the gate."""
     if live and _given("record_mode"):
         raise click.UsageError("--live records nothing and replays nothing; leave out --record-mode")
+    if options["resume"] is not None and options["out"] is not None:
+        raise click.UsageError("--resume goes on in the run's own folder; leave out --out")
     rules = {name: options.pop(name) for name in _RULES}
     outputs = {name: options.pop(name) for name in _OUTPUTS}
     _run(paths, mode="live" if live else record_mode, rules=rules, outputs=outputs, **options)
@@ -228,9 +259,35 @@ def run(paths: tuple[Path, ...], record_mode: Mode, live: bool, **options: Any) 
 @cli.command()
 @_paths
 @_selection
+@click.option("--only-stale", is_flag=True, help="Only what was recorded and no longer matches.")
+@click.option("--missing", "only_missing", is_flag=True, help="Only what was not recorded yet.")
 def record(paths: tuple[Path, ...], **options: Any) -> None:
     """Record the models' answers anew; a wrong route is recorded like any other, and its verdict shown."""
     _run(paths, mode="all", rules=None, **options)
+
+
+@cassettes.command()
+@_paths
+@_choice
+def stale(paths: tuple[Path, ...], tags: tuple[str, ...], ids: tuple[str, ...], **options: Any) -> None:
+    """Find recordings that no longer match, by replaying them; exit code 1 where there are any."""
+    from chatflow_eval import loader, shelf, trial
+
+    scenarios = _selected(_load(paths), tags, ids)
+    trials = trial.plan(scenarios, root=loader.find_root(paths[0]), **options)
+    found = asyncio.run(shelf.check(trials))
+    edits: dict[str, list[str]] = {}
+    for _, outcome in (*found.stale, *found.missing, *found.damaged):
+        assert outcome.failure is not None
+        edits.setdefault(outcome.failure.edit or outcome.failure.message, []).append(outcome.scenario)
+    for edit, names in edits.items():
+        click.echo(f"{edit}\n  {_count(len(names), 'trial')}: {', '.join(dict.fromkeys(names))}")
+    counts = f"{len(found.stale)} stale, {len(found.missing)} not recorded, {len(found.damaged)} damaged"
+    click.echo(f"{_count(len(trials), 'trial')}: {counts}")
+    sys.exit(GATE_CLOSED if edits else PASSED)
+
+
+cli.add_command(cassettes)
 
 
 @cli.command()
@@ -367,17 +424,32 @@ def _run(
     tags: tuple[str, ...],
     ids: tuple[str, ...],
     concurrency: int,
+    retries: int,
+    timeout: float,
     fail_fast: bool,
     out: Path | None,
+    resume: Path | None = None,
+    only_stale: bool = False,
+    only_missing: bool = False,
 ) -> NoReturn:
     """Load, plan, run, report, gate."""
     from chatflow_eval import loader, trial
     from chatflow_eval.report import RunFolder
+    from chatflow_eval.retries import CallLimits
 
     scenarios = _selected(_load(paths), tags, ids)
     root = loader.find_root(paths[0])
-    trials = trial.plan(scenarios, root=root, models=models, repeats=repeats, mode=mode, baseline=baselines)
-    folder = RunFolder.create(out or _new_folder(root), command=sys.argv[1:])
+    calls = CallLimits(retries=retries, timeout=timeout)
+    trials = trial.plan(
+        scenarios, root=root, models=models, repeats=repeats, mode=mode, calls=calls, baseline=baselines
+    )
+    if only_stale or only_missing:
+        trials = _unserved(trials, stale=only_stale, missing=only_missing)
+    if resume is None:
+        folder = RunFolder.create(out or _new_folder(root), command=sys.argv[1:])
+    else:
+        folder = RunFolder.resume(resume)
+        trials = _left(trials, folder)
     interrupted = False
     try:
         partial = asyncio.run(_finish(trials, folder, concurrency=concurrency, fail_fast=fail_fast))
@@ -389,6 +461,37 @@ def _run(
     found = folder.close(partial=partial)
     code = _conclude(found, rules, outputs or {}, root)
     sys.exit(INTERRUPTED if interrupted else code)
+
+
+def _left(trials: Sequence[Trial], folder: RunFolder) -> tuple[Trial, ...]:
+    """The trials that a run that was broken off has not finished."""
+    from chatflow_eval.outcome import key_of
+
+    planned = {key_of(trial): trial for trial in trials}
+    strange = folder.finished - planned.keys()
+    if strange:
+        folder.close(partial=True)
+        file, scenario, *_ = min(strange)
+        started = f"; it was started with: chatflow-eval {shlex.join(folder.run.command)}" if folder.run.command else ""
+        raise ChatflowEvalError(f"{folder.path} holds {file}::{scenario}, which is not among these trials{started}")
+    return tuple(trial for key, trial in planned.items() if key not in folder.finished)
+
+
+def _unserved(trials: Sequence[Trial], *, stale: bool, missing: bool) -> tuple[Trial, ...]:
+    """The trials whose recordings are stale or missing; says so and ends where there are none."""
+    from dataclasses import replace
+
+    from chatflow_eval import shelf
+    from chatflow_eval.outcome import key_of
+
+    found = asyncio.run(shelf.check([replace(trial, mode="none") for trial in trials]))
+    chosen = [*(found.stale if stale else ()), *(found.missing if missing else ())]
+    keys = {outcome.key for _, outcome in chosen}
+    if not keys:
+        words = " or ".join(word for word, asked in (("stale", stale), ("missing", missing)) if asked)
+        click.echo(f"{_count(len(trials), 'trial')}: none is {words}")
+        sys.exit(PASSED)
+    return tuple(trial for trial in trials if key_of(trial) in keys)
 
 
 async def _finish(trials: Sequence[Trial], folder: RunFolder, *, concurrency: int, fail_fast: bool) -> bool:

@@ -207,7 +207,7 @@ def _origin(file: Path, root: Path) -> str:
 
 def _given(conditions: Conditions) -> dict[str, Any]:
     """What was said, and nothing that was not; limits and settings one by one."""
-    given = {name: getattr(conditions, name) for name in conditions.model_fields_set - {"incidents", "secrets"}}
+    given = {name: getattr(conditions, name) for name in conditions.model_fields_set - {"incidents", "secrets", "gate"}}
     for name in ("limits", "settings"):
         if name in given:
             given[name] = {key: getattr(given[name], key) for key in given[name].model_fields_set}

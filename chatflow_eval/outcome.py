@@ -112,6 +112,12 @@ class Outcome:
         return (self.file, self.scenario, self.target, self.model, self.repeat)
 
 
+def key_of(trial: Trial) -> tuple[str, str, str, str, int]:
+    """The key that the trial's outcome will have."""
+    scenario = trial.scenario
+    return (scenario.file, scenario.id, target_of(scenario.target).name, trial.label, trial.repeat)
+
+
 async def run(trials: Sequence[Trial], *, concurrency: int = 8) -> AsyncGenerator[Outcome, None]:
     """The trials' outcomes as they finish, up to `concurrency` at once; closing the iterator stops the rest."""
     waiting = iter(trials)

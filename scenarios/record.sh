@@ -34,7 +34,7 @@ if listening; then
 fi
 "$env/bin/python" "$root/scenarios/serve_smollm2.py" "$port" > "$env/server.log" 2>&1 &
 server=$!
-trap 'kill "$server" 2> /dev/null && wait "$server" || true' EXIT
+trap '{ kill "$server" && wait "$server"; } 2> /dev/null || true' EXIT
 trap 'exit 130' INT TERM
 until listening; do
     kill -0 "$server" || { tail "$env/server.log" >&2; exit 1; }

@@ -54,7 +54,8 @@ def answer(
     beginning, generated = TEXT, 0
     if functions:
         grammar = "root ::= " + " | ".join(json.dumps(name) for name in (TEXT, *functions))
-        begun = llama.create_completion(prompt, grammar=LlamaGrammar.from_string(grammar), temperature=0.0, **sampling)
+        chosen = {"grammar": LlamaGrammar.from_string(grammar), "temperature": 0.0, "max_tokens": None}
+        begun = llama.create_completion(prompt, **chosen, **sampling)
         beginning, generated = begun["choices"][0]["text"], begun["usage"]["completion_tokens"]
         prompt += beginning + "\n"
     sampling |= {"temperature": temperature, "max_tokens": max_tokens, "repeat_penalty": repeat_penalty}

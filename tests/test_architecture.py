@@ -17,7 +17,9 @@ RUNTIME = ROOT / "runtime" / "chatflow_runtime"
 
 ROWS: tuple[tuple[str, ...], ...] = (
     ("cli", "pytest_plugin"),
+    ("cassette_commands",),
     ("conversation", "assertions"),
+    ("shelf",),
     ("writers",),
     ("gate",),
     ("comparison", "history"),
@@ -40,6 +42,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("incidents",),
     ("claims",),
     ("recorder",),
+    ("exchanges",),
     ("guard",),
     ("tape",),
     ("player",),
@@ -64,7 +67,7 @@ DOORS = {
     "scipy": {"statistics"},
     "jinja2": {"writers"},
     "tabulate": {"writers"},
-    "click": {"cli"},
+    "click": {"cli", "cassette_commands"},
     "tqdm": {"cli"},
     "pytest": {"pytest_plugin"},
     "litellm": {"litellm_engine"},

@@ -38,7 +38,7 @@ import pytest
 from click.testing import CliRunner
 
 import chatflow_eval
-from chatflow_eval import cli, gate, incidents, loader, metrics, outcome, pytest_plugin, trial
+from chatflow_eval import cli, gate, incidents, loader, metrics, outcome, pytest_plugin, tables, trial
 from chatflow_eval.checks import CHECKS
 from chatflow_eval.targets.names import check_names
 from chatflow_eval.testing import Reply, ScriptedServer
@@ -430,6 +430,11 @@ def test_every_check_and_every_incident_has_an_example_that_runs(name: str) -> N
 def test_every_rule_of_the_gate_is_documented() -> None:
     flags = {f"--{name.replace('_', '-')}" for name in (*gate.RULES, "baseline")}
     assert {flag.partition(" ")[0] for flag in keys("docs/report.md", "## The gate")} == flags
+
+
+def test_every_column_of_the_tables_is_documented() -> None:
+    told = {name: columns.split(", ") for name, _, columns in cells("docs/report.md", "## Tables and schemas")}
+    assert told == {name: list(columns) for name, columns in tables.COLUMNS.items()}
 
 
 def test_every_option_of_the_pytest_plugin_is_documented() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from chatflow_eval.player import Asked
@@ -21,9 +21,12 @@ class LiveEngine:
 
     limits: CallLimits
     tell: Callable[[str, str], None]
+    sent: Callable[[str, Mapping[str, object]], None]
+    """Is told the agent and the request of every question, before it is asked."""
     litellm: LiteLLMEngine = field(default_factory=LiteLLMEngine)
 
     async def answer(self, request: ModelRequest) -> Answer:
+        self.sent(request.agent, request.projection())
         litellm_engine.load()
         return await persist(
             lambda: self.litellm.answer(request),
@@ -41,7 +44,9 @@ class ReplayEngine:
     """Answers what the tape lets out."""
 
     async def answer(self, request: ModelRequest) -> Answer:
-        found = self.tape.replay(Asked(request.projection(), agent=request.agent, turn=self.tape.turn))
+        body = request.projection()
+        found = self.tape.replay(Asked(body, agent=request.agent, turn=self.tape.turn))
         if found is None:
             return await self.live.answer(request)
+        self.live.sent(request.agent, body)
         return parse_completion(json.loads(found.answer))

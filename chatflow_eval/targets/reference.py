@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, cast
 
 from chatflow_eval.errors import CassetteError, CassetteMismatch, TargetError
 from chatflow_eval.fields import subset
+from chatflow_eval.incidents import history_faults
 from chatflow_eval.recorder import interception
 from chatflow_eval.scenario import Factory, ScriptedAnswer, ScriptedCall, SettingsSpec, Swarm, TargetSpec, ToolSpec
 from chatflow_eval.scrub import PLACEHOLDER, scrub_text
@@ -34,7 +35,6 @@ from chatflow_eval.trace import (
 )
 from chatflow_runtime import events, litellm_engine
 from chatflow_runtime.agent import DEFAULT_MODEL, Agent
-from chatflow_runtime.dialects import praisonai, synaptic
 from chatflow_runtime.engine import Call, Say, ScriptedEngine, Settings, Transfer, using
 from chatflow_runtime.exceptions import DefinitionError, EmptyResponseError, ScriptError
 from chatflow_runtime.graph import CompiledGraph
@@ -157,7 +157,7 @@ class ReferenceConversation:
                 yield self.runner.replace(models={"*": engine})
                 engine.finish()
                 return
-            live = LiveEngine(self.opening.calls, watching.warn)
+            live = LiveEngine(self.opening.calls, watching.warn, watching.sent)
             if isinstance(tape, ReplayTape | ForkingTape) and tape.only_chat:
                 stack.enter_context(using(ReplayEngine(tape, live)))
             elif isinstance(tape, ReplayTape):
@@ -203,7 +203,7 @@ def _ways(graph: CompiledGraph, made: Sequence[Edge]) -> Iterator[Edge]:
 
 def inline(swarm: Swarm) -> Agent:
     """The starting agent of a swarm declared in a scenario file, with everyone it can reach."""
-    make = _DIALECTS[swarm.dialect]
+    make = _dialect(swarm.dialect)
     agents = {
         spec.name: make.agent(
             spec.name,
@@ -227,11 +227,19 @@ class _Dialect:
     handoff: Callable[[Agent, str | None, str | None], HandoffTool]
 
 
-_DIALECTS: dict[str, _Dialect] = {
-    "chatflow": _Dialect(Agent, lambda peer, name, text: handoff(peer, tool_name=name, description=text)),
-    "praisonai": _Dialect(praisonai.Agent, praisonai.handoff),
-    "synaptic": _Dialect(Agent, lambda peer, name, text: synaptic.handoff(peer, tool_name=name, description=text)),
-}
+def _dialect(name: str) -> _Dialect:
+    """The dialect of that name, imported when somebody uses it."""
+    match name:
+        case "praisonai":
+            from chatflow_runtime.dialects import praisonai
+
+            return _Dialect(praisonai.Agent, praisonai.handoff)
+        case "synaptic":
+            from chatflow_runtime.dialects import synaptic
+
+            return _Dialect(Agent, lambda peer, name, text: synaptic.handoff(peer, tool_name=name, description=text))
+        case _:
+            return _Dialect(Agent, lambda peer, name, text: handoff(peer, tool_name=name, description=text))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -283,6 +291,10 @@ class _Watching:
     def warn(self, agent: str, message: str) -> None:
         """Something went wrong, and was put right, while an agent's model was asked."""
         self._steps[self._asking.get(agent, ())].append(WarningStep(agent=agent, message=message))
+
+    def sent(self, agent: str, request: Mapping[str, object]) -> None:
+        """An agent's model is asked this; what a provider would refuse of it is noted."""
+        self._steps[self._asking.get(agent, ())].extend(history_faults(request, agent))
 
     def see(self, event: events.Event) -> None:
         steps = self._steps[event.within]

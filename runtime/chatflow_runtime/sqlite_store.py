@@ -52,8 +52,8 @@ class SQLiteSessionStore(BaseSessionStore):
 
     Raises SessionError, which names the file, where it cannot be made or written, is damaged or empty (0 bytes), is
     another application's, or was written by a newer version; such a file is left as it is. Opening a store looks the
-    whole file through; what is loaded is checked against its digest. Two more files may stand beside it for a while:
-    SQLite's journal, and the draft of a new store.
+    whole file through; what is loaded is checked against its digest. Another process that is writing is waited for, 30
+    seconds at most.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, max_turns: int | None = None) -> None:
@@ -110,7 +110,6 @@ class SQLiteSessionStore(BaseSessionStore):
     def _write(self, statement: str, *values: object) -> bool:
         """Whether the statement changed anything; all of it is on the disk when this returns, or nothing."""
         with self._connected() as db:
-            db.execute("PRAGMA journal_mode = TRUNCATE")  # as safe as deleting the journal each time, and faster
             return db.execute(statement, values).rowcount > 0
 
     def _state(self, session: SessionContext) -> bytes:

@@ -79,7 +79,8 @@ def test_a_scenario_changed_in_one_way(before: str, now: str, change: str) -> No
 def test_a_change_is_settled_or_says_what_would_settle_it() -> None:
     """3/3 to 0/3 is a regression, and no proof yet; one more repeat of both would be."""
     row = one("ppp", "fff")
-    assert (row.change, row.settled, row.p, row.more_repeats) == ("regressed", False, pytest.approx(0.1), 1)
+    assert (row.change, row.settled, row.more_repeats) == ("regressed", False, 1)
+    assert row.p == pytest.approx(0.1)
     assert one("pppp", "ffff").settled
     assert one("p" * 10, "p" * 6 + "f" * 4).more_repeats == 2
     assert one("p", "p").more_repeats is None
@@ -145,7 +146,8 @@ def test_a_difference_that_chance_may_have_made_is_inconclusive() -> None:
     base = [trials(f"s{number}", "p") for number in range(8)]
     run = [trials(f"s{number}", "f" if number < 3 else "p") for number in range(8)]
     accuracy = compared(base, run).accuracy
-    assert (accuracy.conclusion, accuracy.p) == ("inconclusive", pytest.approx(0.25))
+    assert accuracy.conclusion == "inconclusive"
+    assert accuracy.p == pytest.approx(0.25)
     assert accuracy.more_repeats == 1
     assert compared(base, base).accuracy.conclusion == "unchanged"
     assert compared(base, [trials("other", "p")]).accuracy.value is None

@@ -409,8 +409,9 @@ def rates(metrics: Metrics) -> list[Rate]:
     for each in (metrics.total, *(row.numbers for row in metrics.models)):
         found += [getattr(each, name) for name in each.__slots__ if isinstance(getattr(each, name), Rate)]
         found += [*each.pass_hat_k.values(), *each.pass_at_k.values(), *(kind.trials for kind in each.incidents)]
-    for row in (*metrics.agents, *metrics.edges):
-        found += [row.precision, row.recall]
+    found += [rate for row in metrics.agents for rate in (row.accuracy, row.precision, row.recall, row.f1)]
+    found += [rate for row in metrics.edges for rate in (row.precision, row.recall, row.f1)]
+    found += [rate for row in (*metrics.files, *metrics.tags) for rate in (row.accuracy, row.pass_rate, row.errored)]
     return found + [rate for row in metrics.scenarios for rate in (row.pass_rate, row.accuracy)]
 
 
@@ -645,5 +646,6 @@ def test_cost_is_known_where_tokens_and_price_are() -> None:
         ModelStep(agent="A", model="keyword"),
     ]
     cost = measure([answered(*steps)]).total.cost
-    assert (cost.value, cost.known, cost.unknown) == (pytest.approx(2.0), 2, 2)
+    assert cost.value == pytest.approx(2.0)
+    assert (cost.known, cost.unknown) == (2, 2)
     assert measure([answered(steps[1])]).total.cost.value is None

@@ -360,7 +360,7 @@ SQLiteSessionStore(sys.argv[1]).save(SessionContext(sys.argv[2], "A"))
     processes = [subprocess.Popen([sys.executable, "-c", script, str(path), str(number)]) for number in range(6)]
     assert [process.wait() for process in processes] == [0] * 6
     assert sorted(SQLiteSessionStore(path).session_ids()) == [str(number) for number in range(6)]
-    assert {each.name for each in path.parent.iterdir()} <= {path.name, f"{path.name}-journal"}
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 def test_where_there_are_no_hard_links_a_store_is_made_all_the_same(
@@ -371,7 +371,7 @@ def test_where_there_are_no_hard_links_a_store_is_made_all_the_same(
 
     monkeypatch.setattr(os, "link", refuse)
     saved(path)
-    assert [each.name for each in path.parent.iterdir() if not each.name.endswith("-journal")] == [path.name]
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 # --- files that are no store, or none any more
@@ -446,6 +446,16 @@ def test_a_file_that_is_damaged_while_in_use_is_an_error_too(tmp_path: Path, pat
     assert path.read_bytes() == make(data)
 
 
+def test_a_file_that_is_gone_while_in_use_is_an_error_and_no_new_store(path: Path) -> None:
+    store = saved(path)
+    path.unlink()
+    with pytest.raises(SessionError, match=r"sessions\.db cannot be used: unable to open"):
+        store.load("customer-1")
+    with pytest.raises(SessionError, match=r"sessions\.db cannot be used: unable to open"):
+        store.save(SessionContext("s", "A"))
+    assert not path.exists()
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(place=st.integers(0, 10**6), change=st.integers(1, 255))
 def test_whatever_byte_changes_a_session_comes_back_as_it_was_or_not_at_all(
@@ -502,7 +512,6 @@ def test_what_may_not_be_written_or_read_is_one_clear_error(name: str, problem: 
         folder = Path(directory)
         for each, mode in (("readonly.db", 0o444), ("locked.db", 0o666), ("unreadable.db", 0o000)):
             saved(folder / each)
-            (folder / f"{each}-journal").unlink()
             (folder / each).chmod(mode)
         folder.chmod(0o555)
         command = [sys.executable, "-c", AS_NOBODY, directory, name]

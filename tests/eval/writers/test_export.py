@@ -24,7 +24,8 @@ def rows(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".jsonl":
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     frame = pd.read_parquet(path).astype(object)
-    return list(frame.where(frame.notna(), None).to_dict("records"))
+    records = frame.where(frame.notna(), None).to_dict("records")
+    return [{str(key): cell for key, cell in row.items()} for row in records]
 
 
 def spelled(cell: Cell) -> str:
