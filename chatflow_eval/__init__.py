@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         assert_within_limits,
     )
     from chatflow_eval.checks import Span, Verdict
+    from chatflow_eval.comparison import Comparison, compare
     from chatflow_eval.errors import (
         CassetteDamaged,
         CassetteError,
@@ -61,6 +62,7 @@ _HOMES = {
         "assert_within_limits",
     ),
     "checks": ("Span", "Verdict"),
+    "comparison": ("Comparison", "compare"),
     "errors": (
         "CassetteDamaged",
         "CassetteError",
@@ -103,6 +105,7 @@ __all__ = [
     "CassetteMismatch",
     "CassetteMissing",
     "ChatflowEvalError",
+    "Comparison",
     "Decision",
     "Expectations",
     "Gate",
@@ -136,6 +139,7 @@ __all__ = [
     "assert_route",
     "assert_within_limits",
     "collect",
+    "compare",
     "load",
     "plan",
     "run",

@@ -93,14 +93,24 @@ class _Shared:
 def _intercept() -> contextlib.ExitStack:
     from unittest import mock
 
+    from vcr import stubs
     from vcr.patch import CassettePatcherBuilder
-    from vcr.stubs import VCRHTTPSConnection
+
+    plain, secure = stubs.VCRHTTPConnection._baseclass, _constructible(stubs.VCRHTTPSConnection._baseclass)
+    make_stub = stubs.VCRConnection.__init__
+
+    def make(connection: Any, *args: Any, **named: Any) -> None:
+        if isinstance(connection, stubs.VCRConnection):
+            make_stub(connection, *args, **named)
+        else:  # a real connection of a library that calls its base class by the name that stands for the stub
+            is_secure = isinstance(connection, stubs.VCRHTTPSConnection._baseclass.__base__)
+            (secure if is_secure else plain).__init__(connection, *args, **named)
 
     with contextlib.ExitStack() as stack:
         # vcrpy takes its patches away, for the whole process, while one thread connects; here they stay.
         stack.enter_context(mock.patch("vcr.patch.force_reset", contextlib.nullcontext))
-        constructible = _constructible(VCRHTTPSConnection._baseclass)
-        stack.enter_context(mock.patch.object(VCRHTTPSConnection, "_baseclass", constructible))
+        stack.enter_context(mock.patch.object(stubs.VCRHTTPSConnection, "_baseclass", secure))
+        stack.enter_context(mock.patch.object(stubs.VCRConnection, "__init__", make))
         for patcher in CassettePatcherBuilder(_CurrentTape()).build():
             stack.enter_context(patcher)
         return stack.pop_all()

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Record the shipped cassettes anew from a real language model on this machine. Replaying needs nothing of this.
 #
-#     scenarios/record.sh                                          all that a model answers
+#     scenarios/record.sh                                                        all that the model answers
 #     scenarios/record.sh scenarios/library.scenario.yaml --only gardening       some, as `chatflow-eval record` takes them
 #
 # It makes an environment of its own (`.venv-smollm2`, or what SMOLLM2_ENV says) with llama-cpp-python, which is built
@@ -43,7 +43,8 @@ done
 
 cd "$root"
 if [ $# -eq 0 ]; then
-    set -- scenarios/support.scenario.yaml scenarios/library.scenario.yaml scenarios/peers.scenario.yaml
+    # Those that name the server; the others are answered by script.
+    set -- $(grep -l "127.0.0.1:$port" scenarios/*.scenario.yaml)
 fi
 # One trial at a time, since the model answers one question at a time; a local server needs no key.
 OPENAI_API_KEY=none "$record" record "$@" --concurrency 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from chatflow_eval.matching import first_difference
+from chatflow_eval.matching import IGNORED, Ignore, Matcher, first_difference
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_true_is_not_one() -> None:
     ],
 )
 def test_rules_blank_what_they_find_where_they_say(path: str | None, blanked: Any) -> None:
-    body = {"messages": [{"content": "1"}, {"content": "2"}], "seed": "3"}
+    body: Any = {"messages": [{"content": "1"}, {"content": "2"}], "seed": "3"}
     matcher = Matcher((Ignore(r"\d", path),))
     assert str(matcher.comparable(body)).replace(IGNORED, "#") == str(blanked)
     assert bool(matcher.used) == (blanked != body)

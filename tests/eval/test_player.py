@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from chatflow_eval.cassette import Cassette, Exchange
+from chatflow_eval.cassette import Cassette, Exchange, ToolExchange
 from chatflow_eval.errors import CassetteMismatch
 from chatflow_eval.matching import Ignore, Matcher
-from chatflow_eval.player import Asked, Player
+from chatflow_eval.player import Asked, AskedTool, Player, without_retried
 
 URL = "http://127.0.0.1:1/v1/chat/completions"
 
@@ -123,9 +123,9 @@ def test_the_order_of_a_querys_parameters_does_not_matter(tmp_path: Path) -> Non
 
 def test_secrets_that_were_scrubbed_match_what_is_asked_with_them(tmp_path: Path) -> None:
     """In a URL, in a field, and in the arguments of a call, which are JSON within JSON."""
-    scrubbed = {"password": "[redacted]", "call": '{"api_key": "[redacted]", "n": 1}'}
+    scrubbed: Any = {"password": "[redacted]", "call": '{"api_key": "[redacted]", "n": 1}'}
     found = Exchange(method="POST", uri="http://h/p?key=[redacted]", body=scrubbed, status=200, answer="hi")
-    asked = {"password": "hunter2", "call": '{"api_key": "planted", "n": 1}'}
+    asked: Any = {"password": "hunter2", "call": '{"api_key": "planted", "n": 1}'}
     assert player(tmp_path / "c.json", found).play(Asked(asked, uri="http://h/p?key=planted")) is found
 
 
