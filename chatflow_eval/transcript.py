@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chatflow_eval.route import Visit, visits_of_turn
-from chatflow_eval.trace import Hop, LimitStep, ModelStep, Step, ToolStep, Trace, TurnTrace, WarningStep
+from chatflow_eval.trace import HistoryFault, Hop, LimitStep, ModelStep, Step, ToolStep, Trace, TurnTrace, WarningStep
 
 LONGEST_TEXT = 400
 """Characters of one text that a transcript shows."""
@@ -68,6 +68,8 @@ def _line(step: Step) -> str | None:
             return f"limit: {step.limit} = {step.value} reached at {step.agent}"
         case WarningStep():
             return f"warning: {cut(step.message)}"
+        case HistoryFault():
+            return f"invalid history: {cut(step.message)}"
 
 
 def _data(value: Any) -> str:
