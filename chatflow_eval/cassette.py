@@ -61,12 +61,15 @@ class Exchange:
     """The answer's body; bytes where it is no text."""
     agent: str | None = None
     turn: int | None = None
+    aside: bool = False
+    """Asked by something else than the runtime's engine: a tool, a factory, a framework's own client."""
 
     @property
     def is_chat(self) -> bool:
         """True for a chat-completions exchange with a JSON answer, which replays without a provider's client."""
         return (
             self.status == 200
+            and not self.aside
             and isinstance(self.body, dict)
             and isinstance(self.body.get("messages"), list)
             and not self.body.get("stream")
@@ -207,6 +210,7 @@ def exchange_of(
     answer: bytes,
     agent: str | None,
     turn: int | None,
+    aside: bool = False,
 ) -> Exchange:
     """One exchange as it went over the wire, scrubbed; of the headers only what replaying needs is kept."""
     given = _lowered(headers)
@@ -223,6 +227,7 @@ def exchange_of(
         answer=_scrub_answer(answer),
         agent=agent,
         turn=turn,
+        aside=aside,
     )
 
 
@@ -371,6 +376,7 @@ def _exchange(interaction: dict[str, Any], about: dict[str, Any]) -> Exchange:
         answer=answer,
         agent=about.get("agent"),
         turn=about.get("turn"),
+        aside=about.get("aside", False),
     )
 
 
@@ -432,8 +438,8 @@ def _interaction(exchange: Exchange) -> dict[str, Any]:
 
 
 def _about(exchange: Exchange) -> dict[str, Any]:
-    about: dict[str, Any] = {"agent": exchange.agent, "turn": exchange.turn}
-    return about | {"binary": True} if isinstance(exchange.answer, bytes) else about
+    flags = {"aside": exchange.aside, "binary": isinstance(exchange.answer, bytes)}
+    return {"agent": exchange.agent, "turn": exchange.turn} | {name: True for name, is_set in flags.items() if is_set}
 
 
 def _sparse(tool: ToolExchange) -> dict[str, Any]:

@@ -401,6 +401,48 @@ def validate(paths: tuple[Path, ...]) -> None:
     click.echo(f"{_count(len(scenarios), 'scenario')}, {_count(turns, 'turn')} in {_count(files, 'file')}: all good")
 
 
+@cli.command("import-dialogues")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@click.option(
+    "--agents",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="JSON: agent to description; or data set (what its files' names begin with) to such an object.",
+)
+@click.option(
+    "--style",
+    type=click.Choice(["swarm", "hub"]),
+    default="swarm",
+    show_default=True,
+    help="swarm: everybody can hand off to everybody; hub: specialists only back to triage.",
+)
+@click.option(
+    "--expect",
+    type=click.Choice(["ends_at", "route"]),
+    default="ends_at",
+    show_default=True,
+    help="ends_at: who has the conversation when a turn ends; route: also the way there.",
+)
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The scenario file to write."
+)
+def import_dialogues(files: tuple[Path, ...], agents: Path, style: Any, expect: Any, out: Path) -> None:
+    """Make a scenario file of dialogues: one JSON object a line, with the agents that are right for each turn."""
+    from chatflow_eval import dialogues, loader
+
+    if not out.name.endswith(loader.SUFFIXES):
+        raise click.UsageError(f"--out {out}: the name of a scenario file ends in {' or '.join(loader.SUFFIXES)}")
+    text = dialogues.render(dialogues.read(files, agents), style, expect)
+    try:
+        out.write_bytes(text.encode())
+    except OSError as error:
+        raise ChatflowEvalError(f"{out}: cannot be written: {error.strerror}") from error
+    scenarios = loader.load([out])
+    turns = sum(len(scenario.turns) for scenario in scenarios)
+    click.echo(f"{_count(len(scenarios), 'scenario')}, {_count(turns, 'turn')}: {out}")
+
+
 @cli.command()
 @click.argument("of", type=click.Choice(["scenario", "report", "trials"]), default="scenario")
 def schema(of: Literal["scenario", "report", "trials"]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -108,6 +109,11 @@ def parse(text: str, path: Path) -> Document:
         ScenarioError: it is none.
     """
     return _Composer(text, path).compose()
+
+
+def quoted(text: str) -> str:
+    """The text as a scalar in double quotes on one line, which is read back as it is."""
+    return _FORBIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
 @dataclass(slots=True)

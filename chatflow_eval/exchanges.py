@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from chatflow_eval.cassette import Cassette, Exchange, Origin, ToolExchange, shown
 from chatflow_runtime.types import Json
@@ -33,7 +34,7 @@ def _origin(origin: Origin) -> str:
 
 def _body(cassette: Cassette, *, whole: bool) -> Iterator[str]:
     turn: int | None = None
-    seen: list[Json] = []
+    before = _Before()
     for number, exchange in enumerate(cassette.exchanges, 1):
         if exchange.turn != turn:
             turn = exchange.turn
@@ -41,10 +42,9 @@ def _body(cassette: Cassette, *, whole: bool) -> Iterator[str]:
             yield f"turn {turn}" if turn is not None else "turn unknown"
         yield ""
         yield f"{number}. {exchange.agent or 'somebody'}: {exchange.method} {exchange.uri}"
-        yield from _request(exchange, [] if whole else seen, whole=whole)
+        yield from _request(exchange, _Before() if whole else before, whole=whole)
         yield from _answer(exchange)
-        if isinstance(exchange.body, dict) and isinstance(exchange.body.get("messages"), list):
-            seen += _messages(exchange)
+        before.add(exchange)
     if cassette.tools is not None:
         yield ""
         yield "what tools returned"
@@ -52,17 +52,30 @@ def _body(cassette: Cassette, *, whole: bool) -> Iterator[str]:
             yield from _tool(tool)
 
 
-def _request(exchange: Exchange, seen: list[Json], *, whole: bool) -> Iterator[str]:
+@dataclass(slots=True)
+class _Before:
+    """What earlier exchanges said, which later ones repeat."""
+
+    messages: list[Json] = field(default_factory=list)
+    settings: dict[str, Json] = field(default_factory=dict)
+
+    def add(self, exchange: Exchange) -> None:
+        messages = _messages(exchange)
+        if isinstance(exchange.body, dict) and messages:
+            self.messages += [_essence(message) for message in (*messages, *_answered(exchange))]
+            self.settings = {key: value for key, value in exchange.body.items() if key not in ("messages", "tools")}
+
+
+def _request(exchange: Exchange, before: _Before, *, whole: bool) -> Iterator[str]:
     body = exchange.body
     messages = _messages(exchange)
     if not isinstance(body, dict) or not messages:
         if body is not None:
             yield from _structure(body, _INDENT)
         return
-    yield f"{_INDENT}model: {body.get('model')}"
     repeated = 0
     for message in messages:
-        if message in seen:
+        if _essence(message) in before.messages:
             repeated += 1
         else:
             yield from _message(message)
@@ -71,13 +84,31 @@ def _request(exchange: Exchange, seen: list[Json], *, whole: bool) -> Iterator[s
     for key, value in body.items():
         if key == "tools" and not whole and isinstance(value, list):
             yield f"{_INDENT}tools: {', '.join(map(_tool_name, value))}"
-        elif key not in ("model", "messages"):
+        elif key != "messages" and (key, value) not in before.settings.items():
             yield from _structure({key: value}, _INDENT)
 
 
 def _messages(exchange: Exchange) -> list[Json]:
     messages = exchange.body.get("messages") if isinstance(exchange.body, dict) else None
     return messages if isinstance(messages, list) else []
+
+
+def _answered(exchange: Exchange) -> list[Json]:
+    """The messages in a chat's answer."""
+    if not exchange.is_chat or isinstance(exchange.answer, bytes):
+        return []
+    choices = json.loads(exchange.answer).get("choices")
+    return [choice["message"] for choice in choices or () if isinstance(choice, dict) and "message" in choice]
+
+
+def _essence(message: Json) -> Json:
+    """A message without what differs between its being answered and its being sent back."""
+    if not isinstance(message, dict):
+        return message
+    calls = message.get("tool_calls")
+    listed = calls if isinstance(calls, list) else []
+    functions = [call.get("function") if isinstance(call, dict) else call for call in listed]
+    return [message.get("role"), message.get("content") or None, message.get("tool_call_id"), functions]
 
 
 def _message(message: Json) -> Iterator[str]:

@@ -107,7 +107,11 @@ class _Watch:
 
     def _connecting(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def connect(sock: socket.socket, address: Any) -> Any:
-            self._check(address)
+            try:
+                self._check(address)
+            except NetworkRefused:
+                sock.close()  # whoever opened it expects errors of the system, and closes it after those alone
+                raise
             return real(sock, address)
 
         return connect

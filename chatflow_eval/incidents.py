@@ -293,7 +293,9 @@ def history_faults(request: Mapping[str, object], agent: str) -> tuple[HistoryFa
 
 def _masked(turn: TurnTrace, number: int) -> Iterator[_Placed]:
     """A tool or a handoff failed, nothing made up for it, and the reply states success about it, or about all."""
-    said = claims.success(turn.reply) if turn.failure is None else ()
+    if turn.failure is not None or all(_failure(step) is None for step in turn.steps):
+        return
+    said = claims.success(turn.reply)
     if not said:
         return
     for index, step in enumerate(turn.steps):

@@ -110,6 +110,8 @@ def first_difference(recorded: Json, asked: Json, path: str = "") -> str | None:
                 return found
         return None
     if isinstance(recorded, list) and isinstance(asked, list):
+        if difference := _renamed(_names(recorded), _names(asked)):
+            return f"{path}: {difference}"
         for index, (old, new) in enumerate(zip(recorded, asked, strict=False)):
             found = first_difference(old, new, f"{path}[{index}]")
             if found:
@@ -149,6 +151,26 @@ def _at(value: Json, steps: Sequence[_Step], blank: Callable[[str], str]) -> Jso
 @lru_cache(maxsize=256)
 def _steps(path: str) -> tuple[_Step, ...]:
     return tuple(int(index) if index else name for index, name in re.findall(r"\[(-?\d+)\]|([^.\[\]]+)", path))
+
+
+def _names(tools: list[Json]) -> list[str] | None:
+    """The names of tools, as requests offer them; `None` where they are something else."""
+    names = []
+    for tool in tools:
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            return None
+        names.append(str(function["name"]))
+    return names
+
+
+def _renamed(recorded: list[str] | None, asked: list[str] | None) -> str | None:
+    """Which tools came and went, rather than that each is another at its place."""
+    if recorded is None or asked is None or recorded == asked:
+        return None
+    gone = [f"recorded {name!r}, now missing" for name in recorded if name not in asked]
+    new = [f"not recorded, now {name!r}" for name in asked if name not in recorded]
+    return "; ".join([*gone, *new]) or f"recorded {', '.join(recorded)}, now {', '.join(asked)}"
 
 
 def _is_number(value: Json) -> bool:

@@ -80,7 +80,7 @@ class Outcome:
     xfail: str | None = None
     """Why the scenario's author expects it to fail; the status stays what happened."""
     replayed: bool = False
-    """Model answers came from a recording: tokens and latency are recorded values."""
+    """Model answers came from a recording: tokens are recorded values, latencies those of replaying."""
     users: tuple[str, ...] = ()
     """What the user says, every turn, also those that were not reached."""
     trace: Trace | None = None

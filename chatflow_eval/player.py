@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from chatflow_eval.cassette import Cassette, Exchange, ToolExchange, shown
@@ -202,15 +203,25 @@ def without_retried(exchanges: Sequence[Exchange]) -> tuple[Exchange, ...]:
 
     An answer to a tool that was an error, and was asked for again when the model had heard of it, stays.
     """
-    if not any(exchange.status in RETRIED for exchange in exchanges):
-        return tuple(exchanges)
-    return tuple(_kept(exchanges))
+    return tuple(
+        exchange
+        for index, exchange in enumerate(exchanges)
+        if not (_has_failed(exchange) and _is_repeated(exchange, exchanges[index + 1 :]))
+    )
 
 
-def _kept(exchanges: Sequence[Exchange]) -> Iterator[Exchange]:
-    for index, exchange in enumerate(exchanges):
-        if exchange.status not in RETRIED or not _is_repeated(exchange, exchanges[index + 1 :]):
-            yield exchange
+def _has_failed(exchange: Exchange) -> bool:
+    if exchange.status in RETRIED:
+        return True
+    answer = exchange.answer
+    # Gateways say 200 before they know, and then send nothing, half of it, or an error.
+    if not isinstance(answer, str) or (answer.endswith("}") and '"error"' not in answer) or not is_model_call(exchange):
+        return False
+    try:
+        parsed = json.loads(answer)
+    except ValueError:
+        return "json" in exchange.content_type or not answer.strip()
+    return isinstance(parsed, dict) and bool(parsed.get("error")) and "choices" not in parsed
 
 
 def _is_repeated(exchange: Exchange, later: Iterable[Exchange]) -> bool:

@@ -18,7 +18,7 @@ from chatflow_eval.cassette import Exchange, exchange_of, json_or_text
 from chatflow_eval.errors import CassetteError
 from chatflow_eval.player import Asked
 from chatflow_eval.scrub import PLACEHOLDER
-from chatflow_eval.tape import Tape, current
+from chatflow_eval.tape import Tape, current, is_engine_asking
 
 KEYS = (
     "OPENAI_API_KEY",
@@ -96,20 +96,21 @@ def _intercept() -> contextlib.ExitStack:
     from vcr import stubs
     from vcr.patch import CassettePatcherBuilder
 
-    plain, secure = stubs.VCRHTTPConnection._baseclass, _constructible(stubs.VCRHTTPSConnection._baseclass)
+    plain, secure = stubs.VCRHTTPConnection._baseclass, stubs.VCRHTTPSConnection._baseclass
+    constructible = _constructible(secure)
     make_stub = stubs.VCRConnection.__init__
 
     def make(connection: Any, *args: Any, **named: Any) -> None:
         if isinstance(connection, stubs.VCRConnection):
             make_stub(connection, *args, **named)
         else:  # a real connection of a library that calls its base class by the name that stands for the stub
-            is_secure = isinstance(connection, stubs.VCRHTTPSConnection._baseclass.__base__)
-            (secure if is_secure else plain).__init__(connection, *args, **named)
+            real = constructible if isinstance(connection, secure) else plain
+            real.__init__(connection, *args, **named)
 
     with contextlib.ExitStack() as stack:
         # vcrpy takes its patches away, for the whole process, while one thread connects; here they stay.
         stack.enter_context(mock.patch("vcr.patch.force_reset", contextlib.nullcontext))
-        stack.enter_context(mock.patch.object(stubs.VCRHTTPSConnection, "_baseclass", secure))
+        stack.enter_context(mock.patch.object(stubs.VCRHTTPSConnection, "_baseclass", constructible))
         stack.enter_context(mock.patch.object(stubs.VCRConnection, "__init__", make))
         for patcher in CassettePatcherBuilder(_CurrentTape()).build():
             stack.enter_context(patcher)
@@ -209,6 +210,7 @@ def _exchange(request: Any, response: dict[str, Any], tape: Tape) -> Exchange:
         answer=plain["body"].get("string", b""),
         agent=tape.agent,
         turn=tape.turn,
+        aside=not is_engine_asking(),
     )
 
 

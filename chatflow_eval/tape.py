@@ -380,6 +380,24 @@ def current() -> Tape | None:
     return _current.get()
 
 
+_engine_asks: ContextVar[bool] = ContextVar("chatflow_eval_engine_asks", default=False)
+
+
+@contextlib.contextmanager
+def engine_asking() -> Iterator[None]:
+    """Within it, what goes out can be replayed from the runtime's own request, without a client."""
+    token = _engine_asks.set(True)
+    try:
+        yield
+    finally:
+        _engine_asks.reset(token)
+
+
+def is_engine_asking() -> bool:
+    """Whether what goes out now is asked by the runtime's engine."""
+    return _engine_asks.get()
+
+
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 

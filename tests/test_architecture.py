@@ -31,7 +31,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("statistics",),
     ("outcome",),
     ("trial",),
-    ("loader",),
+    ("loader", "dialogues"),
     ("document",),
     ("targets",),
     ("demand",),

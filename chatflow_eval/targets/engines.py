@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from chatflow_eval.player import Asked
 from chatflow_eval.retries import CallLimits, persist
-from chatflow_eval.tape import ForkingTape, ReplayTape
+from chatflow_eval.tape import ForkingTape, ReplayTape, engine_asking
 from chatflow_runtime import litellm_engine
 from chatflow_runtime.completions import parse_completion
 from chatflow_runtime.engine import Answer, ModelRequest
@@ -28,11 +28,12 @@ class LiveEngine:
     async def answer(self, request: ModelRequest) -> Answer:
         self.sent(request.agent, request.projection())
         litellm_engine.load()
-        return await persist(
-            lambda: self.litellm.answer(request),
-            self.limits,
-            tell=lambda message: self.tell(request.agent, message),
-        )
+        with engine_asking():
+            return await persist(
+                lambda: self.litellm.answer(request),
+                self.limits,
+                tell=lambda message: self.tell(request.agent, message),
+            )
 
 
 @dataclass(frozen=True, slots=True)

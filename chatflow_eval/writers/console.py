@@ -82,7 +82,10 @@ def _head(report: Report, paint: _Paint) -> Iterator[str]:
         paint(f"{count} {status}", status) for status, count in total.trials.items() if count or status == "passed"
     )
     trials, scenarios = words.counted(sum(total.trials.values()), "trial"), words.counted(total.scenarios, "scenario")
+    expected = total.trials["failed"] + total.trials["errored"] - len(report.unexpected)
     yield f"{trials} of {scenarios}: {counts}"
+    if expected:
+        yield f"Failed as expected (xfail): {words.counted(expected, 'trial')}"
     if report.run.partial:
         yield paint("Partial run: it was stopped before every planned trial had finished.", "errored")
 

@@ -170,7 +170,7 @@ def uses_keyword(metrics: Metrics) -> bool:
 def replayed_note(total: Numbers) -> str:
     """Which tokens and times are recorded ones."""
     which = "all trials" if total.replayed == total.ran else f"{total.replayed} of {counted(total.ran, 'trial')}"
-    return f"Answers of {which} were replayed: their tokens and latencies are recorded values."
+    return f"Answers of {which} were replayed: tokens are recorded values, latencies those of replaying."
 
 
 def failure(found: Failure, turn: int | None) -> str:

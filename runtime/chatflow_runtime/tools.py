@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, TypeAlias, cast, overload
 
@@ -155,6 +156,15 @@ def as_tool(value: Tool | Function) -> Tool:
 def _derived(function: Function, *, name: str | None, description: str | None) -> Tool:
     if not callable(function):
         raise DefinitionError(f"{function!r} cannot be a tool, expected a function.")
+    try:
+        return _derived_once(function, name, description)
+    except TypeError:  # a callable that cannot be hashed
+        return _derived_once.__wrapped__(function, name, description)
+
+
+# A factory makes its agents anew for every conversation, often of the same functions.
+@lru_cache(maxsize=256)
+def _derived_once(function: Function, name: str | None, description: str | None) -> Tool:
     given_name = name or str(getattr(function, "__name__", type(function).__name__))
     properties: Schema = {}
     required: list[Json] = []

@@ -35,6 +35,23 @@ def test_a_long_texts_difference_is_shown_around_the_place() -> None:
     assert len(said) < 200
 
 
+def tools(*names: str) -> Any:
+    return [{"type": "function", "function": {"name": name, "parameters": {}}} for name in names]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "asked", "said"),
+    [
+        (tools("a", "b"), tools("b"), "tools: recorded 'a', now missing"),
+        (tools("b"), tools("a", "b"), "tools: not recorded, now 'a'"),
+        (tools("a", "b"), tools("c", "b"), "tools: recorded 'a', now missing; not recorded, now 'c'"),
+        (tools("a", "b"), tools("b", "a"), "tools: recorded a, b, now b, a"),
+    ],
+)
+def test_tools_that_came_and_went_are_told_by_name(recorded: Any, asked: Any, said: str) -> None:
+    assert first_difference({"tools": recorded}, {"tools": asked}) == said
+
+
 def test_true_is_not_one() -> None:
     assert first_difference({"a": True}, {"a": 1}) == "a: recorded true, now 1"
     assert Matcher().body_key({"a": True}) != Matcher().body_key({"a": 1})

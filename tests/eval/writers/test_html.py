@@ -179,7 +179,7 @@ def test_models_and_scenarios_have_their_rows(page: str) -> None:
 def test_keyword_and_recorded_values_are_named_as_such(page: str) -> None:
     text = Page(page).text
     assert "`keyword` is no language model" in text
-    assert "Answers of 7 of 9 trials were replayed: their tokens and latencies are recorded values." in text
+    assert "Answers of 7 of 9 trials were replayed: tokens are recorded values, latencies those of replaying." in text
 
 
 def test_unexpected_trials_come_first(page: str) -> None:
