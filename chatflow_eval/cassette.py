@@ -454,7 +454,7 @@ def _tuples(tool: dict[str, Any]) -> dict[str, Any]:
 def _digest(interactions: list[Any], ours: Mapping[str, Any]) -> str:
     """What tells whether anything that is read has changed; white space and the order of keys may."""
     told: list[Any] = [{key: value for key, value in ours.items() if key != "digest"}]
-    texts = []
+    texts: list[Any] = []
     for interaction in interactions:
         request, response = interaction["request"], interaction["response"]
         told.append([request["method"], request["headers"], response["status"], response["headers"]])

@@ -273,7 +273,7 @@ def stale(paths: tuple[Path, ...], tags: tuple[str, ...], ids: tuple[str, ...], 
     """Find recordings that no longer match, by replaying them; exit code 1 where there are any."""
     from chatflow_eval import loader, shelf, trial
 
-    scenarios = _selected(_load(paths), tags, ids)
+    scenarios = _selected(_load(paths, offline=True), tags, ids)
     trials = trial.plan(scenarios, root=loader.find_root(paths[0]), **options)
     found = asyncio.run(shelf.check(trials))
     edits: dict[str, list[str]] = {}
@@ -479,7 +479,7 @@ def _run(
     from chatflow_eval.report import RunFolder
     from chatflow_eval.retries import CallLimits
 
-    scenarios = _selected(_load(paths), tags, ids)
+    scenarios = _selected(_load(paths, offline=mode in ("none", "once")), tags, ids)
     root = loader.find_root(paths[0])
     calls = CallLimits(retries=retries, timeout=timeout)
     trials = trial.plan(
@@ -492,16 +492,17 @@ def _run(
     else:
         folder = RunFolder.resume(resume)
         trials = _left(trials, folder)
-    interrupted = False
+    interrupted, recordings = False, _Recordings()
     try:
-        partial = asyncio.run(_finish(trials, folder, concurrency=concurrency, fail_fast=fail_fast))
+        keep = _keeping(folder, recordings)
+        partial = asyncio.run(_finish(trials, keep, concurrency=concurrency, fail_fast=fail_fast))
     except KeyboardInterrupt:
         interrupted = partial = True
     except BaseException:
         folder.close(partial=True)
         raise
     found = folder.close(partial=partial)
-    code = _conclude(found, rules, outputs or {}, root)
+    code = _conclude(found, rules, outputs or {}, root, recordings.notes())
     sys.exit(INTERRUPTED if interrupted else code)
 
 
@@ -536,7 +537,47 @@ def _unserved(trials: Sequence[Trial], *, stale: bool, missing: bool) -> tuple[T
     return tuple(trial for trial in trials if key_of(trial) in keys)
 
 
-async def _finish(trials: Sequence[Trial], folder: RunFolder, *, concurrency: int, fail_fast: bool) -> bool:
+def _keeping(folder: RunFolder, recordings: _Recordings) -> Callable[[Outcome], None]:
+    def keep(outcome: Outcome) -> None:
+        folder.append(outcome)
+        recordings.add(outcome)
+
+    return keep
+
+
+class _Recordings:
+    """What is to be said of recordings when a run is over."""
+
+    def __init__(self) -> None:
+        self._parted: list[str] = []
+        self._ignored: dict[tuple[str, ...], int] = {}
+
+    def add(self, outcome: Outcome) -> None:
+        if outcome.parted is not None:
+            self._parted.append(f"{outcome.scenario}: {outcome.parted}")
+        if outcome.ignored:
+            self._ignored[outcome.ignored] = self._ignored.get(outcome.ignored, 0) + 1
+
+    def notes(self) -> list[str]:
+        notes = []
+        if self._parted:
+            notes.append(f"{_count(len(self._parted), 'trial')} left their recordings and went on live:")
+            notes += [f"  {where}" for where in self._parted[:_SHOWN]]
+            if len(self._parted) > _SHOWN:
+                notes.append(f"  ... and {len(self._parted) - _SHOWN} more")
+        for rules, count in self._ignored.items():
+            trials = _count(count, "trial")
+            notes.append(f"Ignored where requests differ from recordings ({trials}): {', '.join(rules)}")
+        return notes
+
+
+_SHOWN = 5
+"""Trials of which it is told where they left their recordings."""
+
+
+async def _finish(
+    trials: Sequence[Trial], keep: Callable[[Outcome], None], *, concurrency: int, fail_fast: bool
+) -> bool:
     """Keeps every outcome as it comes; true when some trials were not waited for."""
     from chatflow_eval import outcome
 
@@ -544,7 +585,7 @@ async def _finish(trials: Sequence[Trial], folder: RunFolder, *, concurrency: in
         async with contextlib.aclosing(outcome.run(trials, concurrency=concurrency)) as outcomes:
             finished = 0
             async for found in outcomes:
-                folder.append(found)
+                keep(found)
                 advance(found)
                 finished += 1
                 if fail_fast and not found.ok:
@@ -573,13 +614,15 @@ def _progress(total: int) -> Iterator[Callable[[Outcome], None]]:
         yield advance
 
 
-def _load(paths: Sequence[Path]) -> tuple[Scenario, ...]:
+def _load(paths: Sequence[Path], *, offline: bool = False) -> tuple[Scenario, ...]:
     """The scenarios, with the names that they use checked against the agents that they test."""
-    from chatflow_eval import loader
+    from chatflow_eval import guard, loader
     from chatflow_eval.targets.names import check_names
 
     scenarios = loader.load(paths)
-    check_names(scenarios)
+    hosts = {host for scenario in scenarios for host in scenario.allow_hosts}
+    with guard.offline(sorted(hosts)) if offline else contextlib.nullcontext():
+        check_names(scenarios)
     return scenarios
 
 
@@ -643,10 +686,12 @@ def _decide(found: Report, rules: dict[str, Any], root: Path) -> tuple[Decision,
     return gate.decide(found, Report.read(base) if base else None), gate.max_errors or 0
 
 
-def _conclude(found: Report, rules: dict[str, Any] | None, outputs: dict[str, Any], root: Path) -> int:
+def _conclude(
+    found: Report, rules: dict[str, Any] | None, outputs: dict[str, Any], root: Path, notes: Sequence[str] = ()
+) -> int:
     """Decides, shows and writes a finished run; gives the exit code. `rules` are `None` where nothing is decided."""
     decision, max_errors = (None, 0) if rules is None else _decide(found, rules, root)
-    _show(found, decision)
+    _show(found, decision, notes)
     _write(found, decision, root, **outputs)
     return _exit_code(found, decision, max_errors=max_errors)
 
@@ -697,13 +742,13 @@ def _files_of(found: Report, root: Path) -> tuple[Path, ...]:
     return tuple(file for file in files if file.is_file())
 
 
-def _show(found: Report, decision: Decision | None) -> None:
+def _show(found: Report, decision: Decision | None, notes: Sequence[str] = ()) -> None:
     """The summary to the terminal, the page to the run folder."""
     from chatflow_eval.writers import console, html
 
     if found.folder is not None:
         html.write(found, found.folder, decision)
-    console.show(found, sys.stdout, decision)
+    console.show(found, sys.stdout, decision, notes)
 
 
 def _exit_code(found: Report, decision: Decision | None, *, max_errors: int) -> int:

@@ -97,8 +97,10 @@ def _agents(found: Dialogues, style: Style) -> Iterator[str]:
         yield f"    instructions: {quoted(found.agents.get(agent, duty))}"
         yield "    handoffs:" if peers else "    handoffs: []"
         for peer in peers:
-            others = ", ".join(name for name in specialists if name != agent)
-            back = f"Whatever is for another agent: {others}." if style == "hub" else "Whatever is for nobody else."
+            # Small words only, which the keyword router passes over: nobody says "else" to be given to triage.
+            back = "For what is of no other agent."
+            if style == "hub":
+                back = f"For what is of these: {', '.join(name for name in specialists if name != agent)}."
             described = back if peer == found.triage else found.agents[peer]
             yield f"      - {{agent: {quoted(peer)}, description: {quoted(described)}}}"
 

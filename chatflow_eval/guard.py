@@ -13,15 +13,15 @@ import sys
 import sysconfig
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import chatflow_runtime.types as runtime_types
-from chatflow_eval.errors import NetworkRefused
-from chatflow_eval.tape import ReplayTape, current
+from chatflow_eval.errors import CassetteMissing, NetworkRefused
+from chatflow_eval.tape import ReplayTape, current, playing
 
 _ours: ContextVar[bool] = ContextVar("chatflow_eval_guard_ours", default=False)
 """True while the interpreter makes a pair of sockets out of a connection to itself, as it does on Windows."""
@@ -35,6 +35,14 @@ def watching() -> Iterator[None]:
         yield
     finally:
         _watch.release()
+
+
+@contextlib.contextmanager
+def offline(allow_hosts: Sequence[str] = ()) -> Iterator[None]:
+    """Within it, and outside of any trial, nothing goes out but to these hosts."""
+    nothing = CassetteMissing("nothing was recorded outside of trials")
+    with watching(), playing(ReplayTape(nothing, tuple(allow_hosts))):
+        yield
 
 
 def is_watching() -> bool:

@@ -30,9 +30,9 @@ _ASCII = str.maketrans({"✓": "+", "✗": "x", "○": "o", "…": "...", "→":
 _COLOURS = {"passed": "32", "failed": "31", "errored": "35", "skipped": "2", "heading": "1"}
 
 
-def show(report: Report, stream: TextIO, decision: Decision | None = None) -> None:
+def show(report: Report, stream: TextIO, decision: Decision | None = None, notes: Sequence[str] = ()) -> None:
     """Write the summary to a stream: in colour on a terminal that wants it, in ASCII where its encoding has no more."""
-    _write(render(report, decision, colour=_in_colour(stream)), stream)
+    _write(render(report, decision, colour=_in_colour(stream), notes=notes), stream)
 
 
 def show_gate(decision: Decision, stream: TextIO) -> None:
@@ -50,8 +50,10 @@ def show_history(runs: Sequence[PastRun], stream: TextIO) -> None:
     _write("\n".join(_history(runs)) + "\n", stream)
 
 
-def render(report: Report, decision: Decision | None = None, *, colour: bool = False) -> str:
-    """The summary as text, about thirty lines of at most 80 columns."""
+def render(
+    report: Report, decision: Decision | None = None, *, colour: bool = False, notes: Sequence[str] = ()
+) -> str:
+    """The summary as text, about thirty lines of at most 80 columns; `notes` are said before where the report is."""
     paint = _Paint(colour)
     sections = [
         _head(report, paint),
@@ -61,7 +63,7 @@ def render(report: Report, decision: Decision | None = None, *, colour: bool = F
         _beside_baselines(report, paint),
         _models(report, paint),
         _gate(decision, paint),
-        _notes(report),
+        _notes(report, notes),
     ]
     return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section))) + "\n"
 
@@ -285,11 +287,13 @@ def _status(passed: bool) -> Status:
     return "passed" if passed else "failed"
 
 
-def _notes(report: Report) -> Iterator[str]:
+def _notes(report: Report, notes: Sequence[str]) -> Iterator[str]:
     if words.uses_keyword(report.metrics):
         yield from _lines(words.KEYWORD_NOTE)
     if report.metrics.total.replayed:
         yield from _lines(words.replayed_note(report.metrics.total))
+    for note in notes:
+        yield from _lines(note, at_most=4)
     if report.folder is not None:
         yield f"Report: {words.one_line(str(report.folder / PAGE))}"
 

@@ -507,3 +507,123 @@ def test_the_keyword_router_runs_beside_the_models_and_decides_nothing() -> None
 @pytest.mark.parametrize("of", ["scenario", "report", "trials"])
 def test_the_schemas_of_all_files_can_be_had(of: str) -> None:
     assert "$defs" in json.loads(invoke("schema", of).output)
+
+
+def outcomes_in(folder: str) -> list[tuple[object, ...]]:
+    """What is in a run folder, without how long it took; sorted, as trials finish in any order."""
+    found = []
+    for line in Path(folder, "trials.jsonl").read_text(encoding="utf-8").splitlines():
+        one = json.loads(line)
+        turns = [(turn["reply"], turn["end_agent"], len(turn["steps"])) for turn in one["trace"]["turns"]]
+        found.append((one["scenario"], one["model"], one["repeat"], one["status"], one["why"], str(turns)))
+    return sorted(found)
+
+
+def test_a_run_that_was_killed_at_any_moment_goes_on_to_the_same_end() -> None:
+    """None lost, none twice."""
+    write(suite(ROUTED, STAYED, LOOPED, top="repeats: 150\n"))
+    unbroken = invoke("run", ".", "--out", "unbroken")
+    lines = Path("broken", "trials.jsonl")
+    resume: list[str] = ["--out", "broken"]
+    for kept_at_least in (1, 60, 180):
+        process = command("run", ".", *resume)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            if lines.exists() and lines.read_bytes().count(b"\n") >= kept_at_least:
+                break
+            time.sleep(0.002)
+        process.kill()
+        process.communicate()
+        resume = ["--resume", "broken"]
+    assert 180 <= lines.read_bytes().count(b"\n") < 450, "it was killed while it ran"
+    finished = invoke("run", ".", "--resume", "broken")
+    assert finished.exit_code == unbroken.exit_code == 1, finished.output
+    assert outcomes_in("broken") == outcomes_in("unbroken")
+    assert len(outcomes_in("broken")) == 450
+    summary = json.loads(Path("broken", "report.json").read_text(encoding="utf-8"))
+    assert (summary["partial"], summary["trials"]) == (False, 450)
+    assert "450 trials of 3 scenarios" in finished.output
+
+
+def test_resuming_what_is_finished_shows_it_again() -> None:
+    write(suite(ROUTED))
+    invoke("run", ".", "--out", "r")
+    result = invoke("run", ".", "--resume", "r")
+    assert result.exit_code == 0
+    assert "1 trial of 1 scenario: 1 passed" in result.output
+    assert len(outcomes_in("r")) == 1
+
+
+def test_resuming_with_other_scenarios_is_refused_and_says_how_it_was_started() -> None:
+    write(suite(ROUTED, STAYED))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["chatflow-eval", "run", ".", "--repeats", "2"])
+        invoke("run", ".", "--repeats", "2", "--out", "r")
+    before = outcomes_in("r")
+    result = invoke("run", ".", "--resume", "r")
+    assert result.exit_code == 2
+    assert "which is not among these trials" in result.output
+    assert "chatflow-eval run . --repeats 2" in " ".join(result.output.split())
+    assert outcomes_in("r") == before
+    assert invoke("run", ".", "--repeats", "2", "--resume", "r").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--resume", "nowhere"], "nowhere"),
+        (["--resume", "r", "--out", "other"], "--resume goes on in the run's own folder"),
+        (["--retries", "-1"], "-1"),
+        (["--timeout", "0"], "0"),
+    ],
+)
+def test_what_cannot_be_resumed_or_waited_for_exits_2(options: list[str], told: str) -> None:
+    write(suite(ROUTED))
+    result = invoke("run", ".", *options)
+    assert result.exit_code == 2
+    assert told in result.output
+    assert "Traceback" not in result.output
+
+
+def test_retries_and_the_timeout_of_a_call_are_options() -> None:
+    """B138."""
+    with ScriptedServer(lambda _: Reply(status=503, body="{}", headers={"Retry-After": "0"})) as server:
+        write(suite(ASKED, top=f"models: [openai/m]\nsettings: {{api_base: '{server.url}'}}\n"))
+        for retries in (0, 1):
+            server.requests.clear()
+            assert invoke("run", ".", "--live", "--retries", str(retries), "--out", f"r{retries}").exit_code == 3
+            assert len(server.requests) == retries + 1
+    with ScriptedServer(lambda _: Reply(text="late"), latency=5) as server:
+        write(suite(ASKED, top=f"models: [openai/m]\nsettings: {{api_base: '{server.url}'}}\n"))
+        result = invoke("run", ".", "--live", "--retries", "0", "--timeout", "0.2", "--out", "late")
+    assert result.exit_code == 3
+    assert "TimeoutError" in result.output
+
+
+def test_a_factory_that_connects_is_refused_before_anything_runs() -> None:
+    write(
+        "import socket\nfrom chatflow_runtime import Agent\n\ndef build():\n"
+        "    socket.create_connection(('127.0.0.1', 9))\n    return Agent('Triage')\n",
+        "support.py",
+    )
+    write(f"target: support.py:build\nscenarios:{ASKED}")
+    result = invoke("run", ".")
+    assert result.exit_code == 2
+    told = " ".join(result.output.split())
+    assert "support.py:5 in build connects to 127.0.0.1:9 while replaying" in told
+    write(f"target: support.py:build\nallow_hosts: localhost\nscenarios:{ASKED}")
+    assert "ConnectionRefusedError" in invoke("run", ".").output
+
+
+def test_two_runs_at_once_in_one_folder_are_refused() -> None:
+    write(suite(ROUTED, top="repeats: 20000\n"))
+    process = command("run", ".", "--out", "r")
+    trials = Path("r", "trials.jsonl")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (trials.exists() and trials.stat().st_size):
+        time.sleep(0.05)
+    second = invoke("run", ".", "--resume", "r")
+    process.kill()
+    process.communicate()
+    assert second.exit_code == 2
+    assert "another run is writing to it" in second.output

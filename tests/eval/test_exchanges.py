@@ -19,7 +19,7 @@ CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 
 
 def chat(system: str, *messages: Any, answer: Any, agent: str = "Triage", turn: int = 1) -> Exchange:
-    body = {
+    body: Any = {
         "model": "m",
         "temperature": 0.0,
         "messages": [{"role": "system", "content": system}, *messages],
@@ -91,7 +91,7 @@ def test_whole_shows_schemas_and_what_is_repeated() -> None:
 
 
 def test_what_is_no_chat_is_shown_as_a_structure() -> None:
-    body = {"item": "pen", "sizes": [1, 2], "note": "one\ntwo"}
+    body: Any = {"item": "pen", "sizes": [1, 2], "note": "one\ntwo"}
     found = Exchange(
         method="PUT", uri="http://shop/stock", body=body, status=404, reason="Not Found", answer="no\nsuch"
     )
