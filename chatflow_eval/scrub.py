@@ -16,44 +16,47 @@ REDACTED = "[redacted]"
 PLACEHOLDER = "chatflow-eval-replays-without-a-key"
 """What stands in for a key while replaying; the value of a variable named like a credential, and yet no secret."""
 
-KEY_SHAPES: tuple[re.Pattern[str], ...] = tuple(
-    re.compile(shape)
-    for shape in (
-        # The literal comes before the look-behind, so that a search leaps from one literal to the next.
-        r"sk-(?<=\bsk-)[A-Za-z0-9_-]{8,}",  # OpenAI, Anthropic (sk-ant-), OpenRouter (sk-or-), DeepSeek, Langfuse
-        r"AIza(?<=\bAIza)[0-9A-Za-z_-]{20,}",  # Google
-        r"ya29\.(?<=\bya29\.)[0-9A-Za-z_.-]{20,}",  # Google OAuth
-        r"GOCSPX-[0-9A-Za-z_-]{16,}",
-        r"gsk_(?<=\bgsk_)[A-Za-z0-9]{16,}",  # Groq
-        r"hf_(?<=\bhf_)[A-Za-z0-9]{16,}",  # Hugging Face
-        r"r8_(?<=\br8_)[A-Za-z0-9]{16,}",  # Replicate
-        r"xai-(?<=\bxai-)[A-Za-z0-9]{16,}",
-        r"pplx-(?<=\bpplx-)[A-Za-z0-9]{16,}",  # Perplexity
-        r"nvapi-(?<=\bnvapi-)[A-Za-z0-9_-]{16,}",
-        r"csk-(?<=\bcsk-)[A-Za-z0-9]{16,}",  # Cerebras
-        r"tvly-(?<=\btvly-)[A-Za-z0-9_-]{16,}",  # Tavily
-        r"lsv2_(?<=\blsv2_)[A-Za-z0-9_]{16,}",  # LangSmith
-        r"org-(?<=\borg-)[A-Za-z0-9]{20,}",  # OpenAI's organisations
-        r"proj_(?<=\bproj_)[A-Za-z0-9]{20,}",
-        r"req_(?<=\breq_)[A-Za-z0-9]{20,}",  # request ids
-        r"gh[pousr]_(?<=\bgh._)[A-Za-z0-9]{20,}",
-        r"github_pat_[A-Za-z0-9_]{20,}",
-        r"glpat-[A-Za-z0-9_-]{16,}",
-        r"AKIA(?<=\bAKIA)[0-9A-Z]{16}\b",
-        r"xox[abeprs]-[A-Za-z0-9-]{10,}",  # Slack
-        r"sk_live_[A-Za-z0-9]{16,}",  # Stripe
-        r"rk_live_[A-Za-z0-9]{16,}",
-        r"npm_(?<=\bnpm_)[A-Za-z0-9]{30,}",
-        r"pypi-[A-Za-z0-9_-]{30,}",
-        r"dapi(?<=\bdapi)[0-9a-f]{32}",  # Databricks
-        r"eyJ(?<=\beyJ)[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",  # a JSON web token
-        r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?",
-        r"Bearer [A-Za-z0-9._~+/=-]{8,}",
-        r"bearer [A-Za-z0-9._~+/=-]{8,}",
-    )
+
+def _shape(literal: str, rest: str) -> re.Pattern[str]:
+    """A word that starts with the literal, be it after an escape of JSON, whose last letter is no part of the word."""
+    # The literal comes before the look-behinds, so that a search leaps from one literal to the next.
+    starts = "|".join(rf"(?<={before}{literal})" for before in (r"\b", r"\\[nrtbf]", r"\\u00[01][0-9a-f]"))
+    return re.compile(f"{literal}(?:{starts}){rest}")
+
+
+KEY_SHAPES: tuple[re.Pattern[str], ...] = (
+    _shape("sk-", "[A-Za-z0-9_-]{8,}"),  # OpenAI, Anthropic (sk-ant-), OpenRouter (sk-or-), DeepSeek, Langfuse
+    _shape("AIza", "[0-9A-Za-z_-]{20,}"),  # Google
+    _shape(r"ya29\.", "[0-9A-Za-z_-]{20,}"),  # Google OAuth
+    _shape("GOCSPX-", "[0-9A-Za-z_-]{16,}"),
+    _shape("gsk_", "[A-Za-z0-9]{16,}"),  # Groq
+    _shape("hf_", "[A-Za-z0-9]{16,}"),  # Hugging Face
+    _shape("r8_", "[A-Za-z0-9]{16,}"),  # Replicate
+    _shape("xai-", "[A-Za-z0-9]{16,}"),
+    _shape("pplx-", "[A-Za-z0-9]{16,}"),  # Perplexity
+    _shape("nvapi-", "[A-Za-z0-9_-]{16,}"),
+    _shape("csk-", "[A-Za-z0-9]{16,}"),  # Cerebras
+    _shape("tvly-", "[A-Za-z0-9_-]{16,}"),  # Tavily
+    _shape("lsv2_", "[A-Za-z0-9_]{16,}"),  # LangSmith
+    _shape("org-", "[A-Za-z0-9]{20,}"),  # OpenAI's organisations
+    _shape("proj_", "[A-Za-z0-9]{20,}"),
+    _shape("req_", "[A-Za-z0-9]{20,}"),  # request ids
+    *(_shape(f"gh{kind}_", "[A-Za-z0-9]{20,}") for kind in "pousr"),
+    _shape("github_pat_", "[A-Za-z0-9_]{20,}"),
+    _shape("glpat-", "[A-Za-z0-9_-]{16,}"),
+    _shape("AKIA", r"[0-9A-Z]{16}\b"),
+    *(_shape(f"xox{kind}-", "[A-Za-z0-9-]{10,}") for kind in "abeprs"),  # Slack
+    _shape("sk_live_", "[A-Za-z0-9]{16,}"),  # Stripe
+    _shape("rk_live_", "[A-Za-z0-9]{16,}"),
+    _shape("npm_", "[A-Za-z0-9]{30,}"),
+    _shape("pypi-", "[A-Za-z0-9_-]{30,}"),
+    _shape("dapi", "[0-9a-f]{32}"),  # Databricks
+    _shape("eyJ", r"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),  # a JSON web token
+    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?"),
+    re.compile(r"Bearer [A-Za-z0-9._~+/=-]{8,}"),
+    re.compile(r"bearer [A-Za-z0-9._~+/=-]{8,}"),
 )
 
-_CONTROL = re.compile(r"\\u00[01][0-9a-f]")
 _COMPOUND = r"(?:api|access|secret|auth|private|refresh|bearer|session|subscription)[_-]?(?:key|token)s?"
 _PLAIN = r"(?:secrets?|passwords?|passwd|authorization|credentials?|cookies?)"
 _FIELD = re.compile(rf"(?i){_COMPOUND}$|(?:^|[_-]){_PLAIN}$")
@@ -79,13 +82,13 @@ _FIRSTS = (
 _LABELLED = re.compile(
     r"""(?ix)
     ( \b (?: [\w-]* (?: api[_-]?key | subscription-key | access[_-]?token | client[_-]?secret )
-       | (?:proxy-)?authorization )
+       | [\w-]* authorization )
       \\? ["']? \s* [:=] \s* \\? ["']? (?: (?:basic|bearer|token|digest) \s+ )? )
     ( [^\s"'\\,;&<>\[\]{}()]{8,} )
     """
 )
 """A credential said with its name in a text, as in `x-api-key: ...` or `api_key=...`."""
-_COOKIE = re.compile(r"""(?i)(\bcookie["']?\s*[:=]\s*["']?)[\w.-]+=[^\s"';,]+(?:;\s*[\w.-]+(?:=[^\s"';,]+)?)*""")
+_COOKIE = re.compile(r"""(?i)(\b[\w-]*cookie["']?\s*[:=]\s*["']?)[\w.-]+=[^\s"';,]+(?:;\s*[\w.-]+(?:=[^\s"';,]+)?)*""")
 _LABELS = ("api", "access", "secret", "subscription", "cookie", "authorization")
 _SHORTEST_SECRET = 8
 
@@ -122,10 +125,9 @@ def may_hold_secret(text: str) -> bool:
 
     One search in all of a value's texts at once costs a tenth of a search in each.
     """
-    plain = _unescaped(text)
-    if _mentions(plain, _FIRSTS) and (_FIELD_IN_JSON.search(text) or _LABELLED.search(plain) or _COOKIE.search(plain)):
+    if _mentions(text, _FIRSTS) and any(said.search(text) for said in (_FIELD_IN_JSON, _LABELLED, _COOKIE)):
         return True
-    return _survivor(plain) is not None
+    return surviving_secret(text) is not None
 
 
 def scrub_body(text: str) -> str:
@@ -144,10 +146,6 @@ def scrub_uri(uri: str) -> str:
 
 def surviving_secret(text: str) -> str | None:
     """What kind of secret the text still holds, in JSON or not, or `None`; never the secret itself."""
-    return _survivor(_unescaped(text))
-
-
-def _survivor(text: str) -> str | None:
     for name, value in _environment_secrets():
         if value in text:
             return f"the value of the environment variable {name}"
@@ -192,15 +190,6 @@ def _scrub_string(text: str) -> str:
         if scrubbed != parsed:
             return json.dumps(scrubbed, ensure_ascii=False)
     return scrub_text(text)
-
-
-def _unescaped(text: str) -> str:
-    """The text with what JSON writes for line ends and the like as spaces: a key after one starts a word."""
-    if "\\" not in text:
-        return text
-    for escape in ("\\n", "\\r", "\\t", "\\b", "\\f"):
-        text = text.replace(escape, " ")
-    return _CONTROL.sub(" ", text)
 
 
 @lru_cache(maxsize=4096)

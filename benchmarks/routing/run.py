@@ -256,7 +256,8 @@ INTRODUCTION = """# Routing on public dialogues
 
 Written by `python benchmarks/routing/run.py`. Each data set goes through the commands of the product, in processes of
 their own: `chatflow-eval import-dialogues`, then `chatflow-eval run --model keyword`. Wall seconds are both commands',
-from the rows to the written report and page; peak MB is the larger of the two processes.
+from the rows to the written report and page. Peak MB is the larger of the two processes and an upper bound: Linux
+starts a process's count at that of the process that started it, which is this script with the reports it has read.
 
 * A turn is right when one of the agents accepted for it has the conversation at its end (`ends_at`), whichever way it
   came there: that is what the README of the data counts. A whole path is right when all turns of a dialogue are.

@@ -50,9 +50,7 @@ def show_history(runs: Sequence[PastRun], stream: TextIO) -> None:
     _write("\n".join(_history(runs)) + "\n", stream)
 
 
-def render(
-    report: Report, decision: Decision | None = None, *, colour: bool = False, notes: Sequence[str] = ()
-) -> str:
+def render(report: Report, decision: Decision | None = None, *, colour: bool = False, notes: Sequence[str] = ()) -> str:
     """The summary as text, about thirty lines of at most 80 columns; `notes` are said before where the report is."""
     paint = _Paint(colour)
     sections = [

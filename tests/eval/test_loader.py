@@ -19,6 +19,7 @@ from chatflow_eval.errors import ScenarioError, ScenarioErrors
 from chatflow_eval.expectations import ASKED, Expect, IncidentPolicy
 from chatflow_eval.loader import Project, find_root, json_schema, load, project
 from chatflow_eval.scenario import Factory, IgnoreRule, Limits, Scenario, SettingsSpec, Swarm
+from chatflow_eval.scrub import scrub_text
 
 FACTORY = """\
 target: support.py:build            # a factory, found relative to this file
@@ -829,3 +830,22 @@ def test_real_files_with_their_lines_in_another_order(
         if random.random() < 0.8:
             lines.insert(random.randrange(len(lines) + 1), line)
     judged("".join(lines).encode())
+
+
+def test_what_is_recorded_and_reached_adds_up_from_suite_file_and_scenario(tmp_path: Path) -> None:
+    table = '[tool.chatflow-eval]\nrecord_tools = true\nallow_hosts = "tools.example.org"\nsecrets = ["ACME_DSN"]\n'
+    (tmp_path / "pyproject.toml").write_text(table, encoding="utf-8")
+    (tmp_path / "a.scenario.yaml").write_text(
+        "agents: {A: {}}\n"
+        "allow_hosts: [localhost]\n"
+        "scenarios:\n"
+        "  - {id: x, turns: [{user: hi, expect: none}], record_tools: false, allow_hosts: '*.internal:8080'}\n"
+        "  - {id: y, turns: [{user: hi, expect: none}]}\n",
+        encoding="utf-8",
+    )
+    one, other = load([tmp_path])
+    assert (one.record_tools, one.allow_hosts) == (False, ("*.internal:8080", "localhost", "tools.example.org"))
+    assert (other.record_tools, other.allow_hosts) == (True, ("localhost", "tools.example.org"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ACME_DSN", "postgres://planted")
+        assert scrub_text("at postgres://planted") == "at [redacted]"
