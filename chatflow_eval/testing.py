@@ -104,6 +104,13 @@ class ScriptedServer:
     async def _stop(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        # A connection is closed in the loop's next rounds, and there are none once it stops.
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     async def _serve(self, request: web.Request) -> web.Response:
         body = await request.json()

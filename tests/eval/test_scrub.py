@@ -187,9 +187,9 @@ def test_values_of_the_environment_go_however_they_are_written(monkeypatch: pyte
 
 
 def test_variables_that_are_declared_are_secrets_whatever_they_look_like(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACME_DSN", "/db")
+    monkeypatch.setenv("ACME_PLACE", "/db")
     assert scrub_text("at /db") == "at /db"
-    monkeypatch.setattr(scrub, "_declared", {"ACME_DSN"})
+    monkeypatch.setattr(scrub, "_declared", {"ACME_PLACE"})
     assert scrub_text("at /db") == f"at {REDACTED}"
 
 
