@@ -561,7 +561,7 @@ class _Recordings:
     def notes(self) -> list[str]:
         notes = []
         if self._parted:
-            notes.append(f"{_count(len(self._parted), 'trial')} left their recordings and went on live:")
+            notes.append(f"Live from where the recording did not match ({_count(len(self._parted), 'trial')}):")
             notes += [f"  {where}" for where in self._parted[:_SHOWN]]
             if len(self._parted) > _SHOWN:
                 notes.append(f"  ... and {len(self._parted) - _SHOWN} more")

@@ -14,7 +14,7 @@ from chatflow_eval import checks, guard, incidents
 from chatflow_eval.cassette import Origin
 from chatflow_eval.checks import Verdict
 from chatflow_eval.demand import Demand, demands
-from chatflow_eval.errors import ChatflowEvalError, TargetError
+from chatflow_eval.errors import CassetteError, ChatflowEvalError, TargetError
 from chatflow_eval.incidents import Incident
 from chatflow_eval.matching import Ignore
 from chatflow_eval.player import Player
@@ -262,14 +262,15 @@ def rejudge(outcomes: Iterable[Outcome], scenarios: Sequence[Scenario]) -> Itera
 
 async def _converse(conversation: Conversation, scenario: Scenario, tape: Tape | None) -> Trace:
     spent = 0.0
+    missed: CassetteError | None = None
     trace = Trace(topology=conversation.topology)
     for turn in scenario.turns:
         left = None if scenario.timeout is None else max(0.0, scenario.timeout - spent)
-        before = tape.error if tape is not None else None
         said = await conversation.say(turn.user, script=turn.script, within=left)
-        if tape is not None and tape.error is not None and tape.error is not before:
+        if tape is not None and tape.error is not None and tape.error is not missed:
             # However clients wrapped it, and whoever made do without an answer.
-            said = replace(said, failure=failure_of(tape.error))
+            missed = tape.error
+            said = replace(said, failure=failure_of(missed))
         spent += said.seconds
         trace = replace(trace, turns=(*trace.turns, said))
         if _stopped(scenario, trace) or (scenario.on_failure == "stop" and _failed(scenario, trace)):

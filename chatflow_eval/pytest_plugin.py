@@ -29,9 +29,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--chatflow-record-mode",
-        choices=["none", "all", "live"],
+        choices=["none", "once", "new_episodes", "all", "live"],
         default="none",
-        help="none (default) replays recorded answers, all records anew, live asks the models and records nothing.",
+        help="none (default) replays recorded answers, once records where nothing was recorded, new_episodes goes live "
+        "from the first request on that was not, all records anew, live asks the models and records nothing.",
     )
     group.addoption("--chatflow-repeats", type=int, default=None, metavar="N", help="Trials per scenario and model.")
 

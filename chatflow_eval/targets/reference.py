@@ -64,7 +64,7 @@ class ReferenceTarget:
     async def open(self, opening: Opening) -> AsyncIterator[Conversation]:
         runner = _prepared(self.runner(), opening)
         runner.open_session(_SESSION, context=opening.context)
-        replaying = isinstance(opening.tape, ReplayTape)
+        replaying = isinstance(opening.tape, ReplayTape | ForkingTape)
         with interception(replaying=replaying) if _needs_http(runner, opening) else contextlib.nullcontext():
             yield ReferenceConversation(runner, opening)
 

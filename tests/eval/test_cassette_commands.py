@@ -184,7 +184,7 @@ def test_a_run_says_where_it_left_its_recordings_and_what_was_ignored() -> None:
     went_on = invoke("run", ".", "--record-mode", "new_episodes", "--out", "went_on")
     assert went_on.exit_code == 0, went_on.output
     told = " ".join(went_on.output.split())
-    assert "2 trials left their recordings and went on live" in told
+    assert "Live from where the recording did not match (2 trials):" in told
     assert "one: turn 1, at Triage (hop 0): agent Triage: messages[0].content: recorded 'Welcome the user." in told
     lines = Path("went_on", "trials.jsonl").read_text(encoding="utf-8").splitlines()
     assert {json.loads(line)["parted"]["hop"] for line in lines} == {0}
