@@ -10,6 +10,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
@@ -261,6 +262,7 @@ def run(paths: tuple[Path, ...], record_mode: Mode, live: bool, **options: Any) 
 @_selection
 @click.option("--only-stale", is_flag=True, help="Only what was recorded and no longer matches.")
 @click.option("--missing", "only_missing", is_flag=True, help="Only what was not recorded yet.")
+@click.option("--yaml", "as_yaml", is_flag=True, help="As YAML, which is slower to replay; once YAML, it stays so.")
 def record(paths: tuple[Path, ...], **options: Any) -> None:
     """Record the models' answers anew; a wrong route is recorded like any other, and its verdict shown."""
     _run(paths, mode="all", rules=None, **options)
@@ -473,6 +475,7 @@ def _run(
     resume: Path | None = None,
     only_stale: bool = False,
     only_missing: bool = False,
+    as_yaml: bool = False,
 ) -> NoReturn:
     """Load, plan, run, report, gate."""
     from chatflow_eval import loader, trial
@@ -487,6 +490,8 @@ def _run(
     )
     if only_stale or only_missing:
         trials = _unserved(trials, stale=only_stale, missing=only_missing)
+    if as_yaml:
+        trials = tuple(replace(trial, cassette=trial.cassette.with_suffix(".yaml")) for trial in trials)
     if resume is None:
         folder = RunFolder.create(out or _new_folder(root), command=sys.argv[1:])
     else:
@@ -522,8 +527,6 @@ def _left(trials: Sequence[Trial], folder: RunFolder) -> tuple[Trial, ...]:
 
 def _unserved(trials: Sequence[Trial], *, stale: bool, missing: bool) -> tuple[Trial, ...]:
     """The trials whose recordings are stale or missing; says so and ends where there are none."""
-    from dataclasses import replace
-
     from chatflow_eval import shelf
     from chatflow_eval.outcome import key_of
 

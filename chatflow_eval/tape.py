@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
-from chatflow_eval.cassette import Cassette, Exchange, Origin, ToolExchange, existing, read, shown, write
+from chatflow_eval.cassette import SUFFIXES, Cassette, Exchange, Origin, ToolExchange, existing, read, shown, write
 from chatflow_eval.errors import CassetteError, CassetteMismatch, CassetteMissing, ChatflowEvalError
 from chatflow_eval.matching import Ignore, Matcher
 from chatflow_eval.player import Asked, AskedTool, Player, is_model_call, without_retried
@@ -424,3 +424,7 @@ def _save(reel: Reel, exchanges: Sequence[Exchange], called: Sequence[ToolExchan
     origin = replace(reel.origin, recorded=datetime.now(UTC).isoformat(timespec="seconds"))
     tools = tuple(called) if reel.tools else None
     write(Cassette(reel.path, without_retried(exchanges), tools, origin))
+    for suffix in SUFFIXES:
+        # What is recorded anew in another form replaces the old recording all the same.
+        if suffix != reel.path.suffix:
+            reel.path.with_suffix(suffix).unlink(missing_ok=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import io
 import json
 import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -435,3 +437,42 @@ def test_repeats_and_models_have_files_of_their_own(tmp_path: Path) -> None:
     assert name("declared", 3) == "cassettes/s/refund/declared.3.json"
     assert name("a/b", 1) != name("a_b", 1)
     assert name("claude-3", 5) != name("claude-3.5", 1)
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CassetteError, match=r"file/c\.json: cannot be written: "):
+        write(Cassette(tmp_path / "file" / "c.json", (exchange(chat()),)))
+    with pytest.raises(CassetteDamaged, match="cannot be read"):
+        read(tmp_path / "file" / "c.json")
+
+
+def test_what_was_compressed_in_other_ways_is_read_or_says_what_it_takes(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.yaml"
+    for encoding, body in (("deflate", zlib.compress(b"hi")), ("gzip", b"\xff plain"), ("identity", b"\xff plain")):
+        headers = {"content-encoding": [encoding]}
+        path.write_text(yaml.safe_dump(theirs(headers=headers, body={"string": body})), encoding="utf-8")
+        assert read(path).exchanges[0].answer == ("hi" if encoding == "deflate" else b"\xff plain")
+    headers = {"content-encoding": ["br"]}
+    path.write_text(yaml.safe_dump(theirs(headers=headers, body={"string": b"\xff"})), encoding="utf-8")
+    if importlib.util.find_spec("brotli") is None:
+        with pytest.raises(CassetteDamaged, match="install brotli to read it"):
+            read(path)
+
+
+def test_headers_that_lead_to_further_requests_are_kept_without_their_secrets(tmp_path: Path) -> None:
+    kept = exchange_of(
+        method="GET",
+        uri="http://h/",
+        body=None,
+        status=302,
+        reason="Found",
+        headers={"Location": ["/next?access_token=planted"], "Link": ["</2>; rel=next"], "X-Other": ["planted"]},
+        answer=b"",
+        agent=None,
+        turn=None,
+    )
+    assert kept.headers == (("location", "/next?access_token=[redacted]"), ("link", "</2>; rel=next"))
+    cassette = Cassette(tmp_path / "c.json", (kept,))
+    write(cassette)
+    assert read(cassette.path) == cassette

@@ -171,6 +171,19 @@ def test_both_may_be_asked_for_and_damage_is_neither(server: ScriptedServer) -> 
     assert recorded()[0].read_bytes() == b""
 
 
+def test_yaml_is_recorded_on_request_replaces_json_and_stays() -> None:
+    invoke("record", ".")
+    assert invoke("record", ".", "--yaml", "--only", "one").exit_code == 0
+    assert [path.parent.name for path in recorded()] == ["two"]
+    (path,) = Path("cassettes").rglob("*.yaml")
+    assert path.parent.name == "one"
+    assert invoke("run", ".").exit_code == 0
+    edit("Welcome the user.", "Welcome the customer.")
+    assert invoke("record", ".", "--only-stale").exit_code == 0
+    assert "Welcome the customer." in path.read_text(encoding="utf-8")
+    assert [each.parent.name for each in recorded()] == ["two"]
+
+
 def test_a_run_says_where_it_left_its_recordings_and_what_was_ignored() -> None:
     edit("settings:", "ignore: '\\d{4}'\nsettings:")
     edit("Welcome the user.", "Welcome the user. It is 2026.")
