@@ -33,7 +33,7 @@ def assert_handed_off_to(conversation: Conversed, agent: str) -> None:
         refused = [hop for hop in turn.hops if not hop.accepted and hop.target == agent]
         because = f" (refused: {refused[0].message})" if refused else ""
         raise AssertionError(
-            f"expected a handoff to {agent}, the turn handed off to {reached}{because}\n\n{_shown(turn)}"
+            f"expected a handoff to {agent}, the turn handed off to {reached}{because}\n\n{transcript_of_turn(turn)}"
         )
 
 
@@ -44,7 +44,7 @@ def assert_route(conversation: Conversed, route: str | list[str] | Route, *, who
     trace, turn = _trace(conversation), _last_turn(conversation)
     visits: tuple[Visit, ...] = visits_of_trace(trace) if whole else visits_of_turn(turn)
     if not pattern.match(visits):
-        shown = transcript_of_trace(trace) if whole else _shown(turn)
+        shown = transcript_of_trace(trace) if whole else transcript_of_turn(turn)
         raise AssertionError(
             f"expected route {pattern}, actual route {route_text(visits)}: {pattern.explain(visits)}\n\n{shown}"
         )
@@ -55,7 +55,9 @@ def assert_ends_at(conversation: Conversed, agent: str) -> None:
     __tracebackhide__ = True
     turn = _last_turn(conversation)
     if turn.end_agent != agent:
-        raise AssertionError(f"expected the turn to end at {agent}, it ended at {turn.end_agent}\n\n{_shown(turn)}")
+        raise AssertionError(
+            f"expected the turn to end at {agent}, it ended at {turn.end_agent}\n\n{transcript_of_turn(turn)}"
+        )
 
 
 def assert_no_loops(conversation: Conversed) -> None:
@@ -88,7 +90,3 @@ def _last_turn(conversation: Conversed) -> TurnTrace:
     if not turns:
         raise ValueError("the conversation has no turn yet: say something first")
     return turns[-1]
-
-
-def _shown(turn: TurnTrace) -> str:
-    return transcript_of_turn(turn)
