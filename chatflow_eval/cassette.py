@@ -35,8 +35,8 @@ SUFFIXES = (".json", ".yaml", ".yml")
 
 _VCR_VERSION = 1
 _TOP = frozenset({"version", "interactions", "metadata"})
-_KEPT_HEADERS = ("location", "link")
-"""Of an answer, besides its content type: what clients follow to further requests."""
+_KEPT_HEADERS = ("location", "link", "x-agent")
+"""Of an answer, besides its content type: what clients follow to further requests, and who answered."""
 _RESERVED_NAMES = frozenset({"con", "prn", "aux", "nul"} | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)})
 _LONGEST_NAME = 80
 
@@ -98,6 +98,10 @@ class ToolExchange:
     """What the call took out of it."""
 
 
+_REFERENCE = "chatflow"
+"""The target whose name goes without saying in a recording: the reference runtime."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """Whose recording it is: the trial, and when it was made (ISO 8601, UTC)."""
@@ -107,6 +111,8 @@ class Origin:
     model: str
     repeat: int
     recorded: str = ""
+    target: str = _REFERENCE
+    """What the agents ran on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +158,8 @@ def write(cassette: Cassette) -> None:
     who = [_about(exchange) for exchange in cassette.exchanges]
     ours: dict[str, Any] = {"format": FORMAT}
     if cassette.origin is not None:
-        ours["origin"] = asdict(cassette.origin)
+        told = asdict(cassette.origin)
+        ours["origin"] = {name: value for name, value in told.items() if (name, value) != ("target", _REFERENCE)}
     ours |= {"count": len(who), "exchanges": who}
     if cassette.tools is not None:
         ours["tools"] = [_sparse(tool) for tool in cassette.tools]
@@ -171,11 +178,15 @@ def write(cassette: Cassette) -> None:
         raise CassetteError(f"{shown(cassette.path)}: cannot be written: {error.strerror or error}") from None
 
 
-def path_for(root: Path, file: str, scenario: str, model: str, repeat: int) -> Path:
-    """Where a trial's cassette lies: `cassettes/<file>/<scenario id>/<model>[.<repeat>].json`, safe on every system."""
+def path_for(root: Path, file: str, scenario: str, model: str, repeat: int, *, framework: str = _REFERENCE) -> Path:
+    """Where a trial's cassette lies, safe on every system.
+
+    `cassettes/<file>/<scenario id>/[<framework>.]<model>[.<repeat>].json`; the reference runtime goes without saying.
+    """
     stem = re.sub(r"(\.scenario)?\.(ya?ml|py)$", "", file)
     folders = [safe_name(part, fold_case=False) for part in stem.split("/") if part not in ("", ".", "..")]
-    name = safe_name(model) + (f".{repeat}" if repeat > 1 else "")
+    on = "" if framework == _REFERENCE else f"{framework}."
+    name = on + safe_name(model) + (f".{repeat}" if repeat > 1 else "")
     return root.joinpath("cassettes", *folders, safe_name(scenario), f"{name}.json")
 
 

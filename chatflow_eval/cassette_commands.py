@@ -31,7 +31,11 @@ def list_(paths: tuple[Path, ...]) -> None:
             rows.append(("damaged", size, "", "", _shown(path)))
             continue
         origin = one.origin
-        of = f"{origin.file}::{origin.scenario}, {origin.model}, repeat {origin.repeat}" if origin else "unknown"
+        of = (
+            f"{origin.file}::{origin.scenario}, {origin.model}, {origin.target}, repeat {origin.repeat}"
+            if origin
+            else "unknown"
+        )
         rows.append((str(len(one.exchanges)), size, origin.recorded[:10] if origin else "", of, _shown(path)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for exchanges, size, *rest in rows:

@@ -20,12 +20,14 @@ import click
 from chatflow_eval import __version__
 from chatflow_eval.cassette_commands import cassettes
 from chatflow_eval.errors import ChatflowEvalError
+from chatflow_eval.quantities import counted
+from chatflow_eval.view_command import view
 
 if TYPE_CHECKING:
     from chatflow_eval.gate import Decision
     from chatflow_eval.outcome import Outcome
     from chatflow_eval.report import Report, RunFolder
-    from chatflow_eval.scenario import Scenario
+    from chatflow_eval.scenario import Framework, Scenario
     from chatflow_eval.trial import Mode, Trial
 
 PASSED, GATE_CLOSED, HARNESS_FAILED, TOO_MANY_ERRORS, INTERRUPTED = 0, 1, 2, 3, 130
@@ -86,6 +88,13 @@ _choice = _all(
         metavar="MODEL",
         help="Who answers for every agent: a litellm model's name, or `keyword`, the built-in baseline router "
         "(no language model). Repeatable.",
+    ),
+    click.option(
+        "--framework",
+        "frameworks",
+        multiple=True,
+        type=click.Choice(["chatflow", "chatflow_agent"]),
+        help="What the agents run on: the reference runtime, or the published package chatflow-agent. Repeatable.",
     ),
     click.option("--repeats", type=click.IntRange(min=1), help="Trials per scenario and model."),
     click.option("--tag", "tags", multiple=True, help="Only scenarios with this tag. Repeatable."),
@@ -275,7 +284,8 @@ def stale(paths: tuple[Path, ...], tags: tuple[str, ...], ids: tuple[str, ...], 
     """Find recordings that no longer match, by replaying them; exit code 1 where there are any."""
     from chatflow_eval import loader, shelf, trial
 
-    scenarios = _selected(_load(paths, offline=True), tags, ids)
+    frameworks = options["frameworks"]
+    scenarios = _selected(_load(paths, offline=True, frameworks=frameworks), tags, ids)
     trials = trial.plan(scenarios, root=loader.find_root(paths[0]), **options)
     found = asyncio.run(shelf.check(trials))
     edits: dict[str, list[str]] = {}
@@ -283,13 +293,14 @@ def stale(paths: tuple[Path, ...], tags: tuple[str, ...], ids: tuple[str, ...], 
         assert outcome.failure is not None
         edits.setdefault(outcome.failure.edit or outcome.failure.message, []).append(outcome.scenario)
     for edit, names in edits.items():
-        click.echo(f"{edit}\n  {_count(len(names), 'trial')}: {', '.join(dict.fromkeys(names))}")
+        click.echo(f"{edit}\n  {counted(len(names), 'trial')}: {', '.join(dict.fromkeys(names))}")
     counts = f"{len(found.stale)} stale, {len(found.missing)} not recorded, {len(found.damaged)} damaged"
-    click.echo(f"{_count(len(trials), 'trial')}: {counts}")
+    click.echo(f"{counted(len(trials), 'trial')}: {counts}")
     sys.exit(GATE_CLOSED if edits else PASSED)
 
 
 cli.add_command(cassettes)
+cli.add_command(view)
 
 
 @cli.command()
@@ -309,11 +320,13 @@ def report(run: Path) -> None:
 def gate(run: Path, junit: Path | None, summary: Path | None, github: bool, **rules: Any) -> None:
     """Hold a run folder against thresholds and a baseline; without any, every scenario must pass."""
     from chatflow_eval.report import Report
-    from chatflow_eval.writers import console
+    from chatflow_eval.writers import console, html
 
     found, root = Report.read(run), _root()
     decision, max_errors = _decide(found, rules, root)
     console.show_gate(decision, sys.stdout)
+    if decision.comparison is not None:
+        html.write(found, run, decision)
     _write(found, decision, root, junit=junit, summary=summary, github=github)
     sys.exit(_exit_code(found, decision, max_errors=max_errors))
 
@@ -321,13 +334,24 @@ def gate(run: Path, junit: Path | None, summary: Path | None, github: bool, **ru
 @cli.command()
 @click.argument("base", type=click.Path(path_type=Path))
 @_run_folder
-def compare(base: Path, run: Path) -> None:
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the run's page, with what changed, too.",
+)
+def compare(base: Path, run: Path, page: Path | None) -> None:
     """Compare a run folder with a baseline, scenario by scenario: better, worse, flaky, new, gone."""
     from chatflow_eval.comparison import compare
     from chatflow_eval.report import Report
-    from chatflow_eval.writers import console
+    from chatflow_eval.writers import console, html
 
-    console.show_comparison(compare(Report.read(base), Report.read(run)), sys.stdout)
+    found = Report.read(run)
+    comparison = compare(Report.read(base), found)
+    console.show_comparison(comparison, sys.stdout)
+    if page is not None:
+        click.echo(f"Report: {html.save(found, page, comparison=comparison)}")
 
 
 @cli.command()
@@ -368,7 +392,7 @@ def rescore(run: Path, paths: tuple[Path, ...], out: Path | None, **options: Any
             folder.append(outcome)
     found = folder.close(partial=old.run.partial)
     if lost:
-        click.echo(f"{_count(lost, 'trial')} left out: no scenario has their id and says the same words", err=True)
+        click.echo(f"{counted(lost, 'trial')} left out: no scenario has their id and says the same words", err=True)
     outputs = {name: options.pop(name) for name in _OUTPUTS}
     sys.exit(_conclude(found, options, outputs, root))
 
@@ -400,7 +424,7 @@ def validate(paths: tuple[Path, ...]) -> None:
     scenarios = _load(paths)
     turns = sum(len(scenario.turns) for scenario in scenarios)
     files = len({scenario.file for scenario in scenarios})
-    click.echo(f"{_count(len(scenarios), 'scenario')}, {_count(turns, 'turn')} in {_count(files, 'file')}: all good")
+    click.echo(f"{counted(len(scenarios), 'scenario')}, {counted(turns, 'turn')} in {counted(files, 'file')}: all good")
 
 
 @cli.command("import-dialogues")
@@ -442,7 +466,7 @@ def import_dialogues(files: tuple[Path, ...], agents: Path, style: Any, expect: 
         raise ChatflowEvalError(f"{out}: cannot be written: {error.strerror}") from error
     scenarios = loader.load([out])
     turns = sum(len(scenario.turns) for scenario in scenarios)
-    click.echo(f"{_count(len(scenarios), 'scenario')}, {_count(turns, 'turn')}: {out}")
+    click.echo(f"{counted(len(scenarios), 'scenario')}, {counted(turns, 'turn')}: {out}")
 
 
 @cli.command()
@@ -464,6 +488,7 @@ def _run(
     outputs: dict[str, Any] | None = None,
     baselines: bool = False,
     models: tuple[str, ...],
+    frameworks: tuple[Framework, ...],
     repeats: int | None,
     tags: tuple[str, ...],
     ids: tuple[str, ...],
@@ -482,18 +507,25 @@ def _run(
     from chatflow_eval.report import RunFolder
     from chatflow_eval.retries import CallLimits
 
-    scenarios = _selected(_load(paths, offline=mode in ("none", "once")), tags, ids)
+    scenarios = _selected(_load(paths, offline=mode in ("none", "once"), frameworks=frameworks), tags, ids)
     root = loader.find_root(paths[0])
     calls = CallLimits(retries=retries, timeout=timeout)
     trials = trial.plan(
-        scenarios, root=root, models=models, repeats=repeats, mode=mode, calls=calls, baseline=baselines
+        scenarios,
+        root=root,
+        models=models,
+        frameworks=frameworks,
+        repeats=repeats,
+        mode=mode,
+        calls=calls,
+        baseline=baselines,
     )
     if only_stale or only_missing:
         trials = _unserved(trials, stale=only_stale, missing=only_missing)
     if as_yaml:
         trials = tuple(replace(trial, cassette=trial.cassette.with_suffix(".yaml")) for trial in trials)
     if resume is None:
-        folder = RunFolder.create(out or _new_folder(root), command=sys.argv[1:])
+        folder = RunFolder.create(out or _new_folder(root), command=sys.argv[1:], planned=len(trials))
     else:
         folder = RunFolder.resume(resume)
         trials = _left(trials, folder)
@@ -535,7 +567,7 @@ def _unserved(trials: Sequence[Trial], *, stale: bool, missing: bool) -> tuple[T
     keys = {outcome.key for _, outcome in chosen}
     if not keys:
         words = " or ".join(word for word, asked in (("stale", stale), ("missing", missing)) if asked)
-        click.echo(f"{_count(len(trials), 'trial')}: none is {words}")
+        click.echo(f"{counted(len(trials), 'trial')}: none is {words}")
         sys.exit(PASSED)
     return tuple(trial for trial in trials if key_of(trial) in keys)
 
@@ -564,12 +596,12 @@ class _Recordings:
     def notes(self) -> list[str]:
         notes = []
         if self._parted:
-            notes.append(f"Live from where the recording did not match ({_count(len(self._parted), 'trial')}):")
+            notes.append(f"Live from where the recording did not match ({counted(len(self._parted), 'trial')}):")
             notes += [f"  {where}" for where in self._parted[:_SHOWN]]
             if len(self._parted) > _SHOWN:
                 notes.append(f"  ... and {len(self._parted) - _SHOWN} more")
         for rules, count in self._ignored.items():
-            trials = _count(count, "trial")
+            trials = counted(count, "trial")
             notes.append(f"Ignored where requests differ from recordings ({trials}): {', '.join(rules)}")
         return notes
 
@@ -599,7 +631,7 @@ async def _finish(
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[[Outcome], None]]:
     """A progress bar on terminals; nothing in a pipe or in CI."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or os.environ.get("CI") or os.environ.get("TERM") == "dumb":
         yield lambda _: None
         return
     from collections import Counter
@@ -617,7 +649,9 @@ def _progress(total: int) -> Iterator[Callable[[Outcome], None]]:
         yield advance
 
 
-def _load(paths: Sequence[Path], *, offline: bool = False) -> tuple[Scenario, ...]:
+def _load(
+    paths: Sequence[Path], *, offline: bool = False, frameworks: Sequence[Framework] = ()
+) -> tuple[Scenario, ...]:
     """The scenarios, with the names that they use checked against the agents that they test."""
     from chatflow_eval import guard, loader
     from chatflow_eval.targets.names import check_names
@@ -625,19 +659,23 @@ def _load(paths: Sequence[Path], *, offline: bool = False) -> tuple[Scenario, ..
     scenarios = loader.load(paths)
     hosts = {host for scenario in scenarios for host in scenario.allow_hosts}
     with guard.offline(sorted(hosts)) if offline else contextlib.nullcontext():
-        check_names(scenarios)
+        check_names(scenarios, frameworks)
     return scenarios
 
 
 def _selected(scenarios: Sequence[Scenario], tags: Sequence[str], ids: Sequence[str]) -> tuple[Scenario, ...]:
-    known = {name for scenario in scenarios for name in (scenario.id, f"{scenario.file}::{scenario.id}")}
+    from chatflow_eval.fields import suggestion
+
+    known = dict.fromkeys(
+        [*(scenario.id for scenario in scenarios), *(f"{each.file}::{each.id}" for each in scenarios)]
+    )
     for wanted in ids:
         if wanted not in known:
-            raise ChatflowEvalError(f"--only {wanted}: no scenario has this id{_nearest(wanted, known)}")
-    tagged = {tag for scenario in scenarios for tag in scenario.tags}
+            raise ChatflowEvalError(f"--only {wanted}: no scenario has this id{suggestion(wanted, known)}")
+    tagged = dict.fromkeys(tag for scenario in scenarios for tag in scenario.tags)
     for wanted in tags:
         if wanted not in tagged:
-            raise ChatflowEvalError(f"--tag {wanted}: no scenario has this tag{_nearest(wanted, tagged)}")
+            raise ChatflowEvalError(f"--tag {wanted}: no scenario has this tag{suggestion(wanted, tagged)}")
     selected = tuple(
         scenario
         for scenario in scenarios
@@ -647,13 +685,6 @@ def _selected(scenarios: Sequence[Scenario], tags: Sequence[str], ids: Sequence[
     if not selected:
         raise ChatflowEvalError("nothing to run: no scenario has both one of the ids and one of the tags")
     return selected
-
-
-def _nearest(wanted: str, known: set[str]) -> str:
-    from rapidfuzz import process
-
-    found = process.extractOne(wanted, sorted(known), score_cutoff=60)
-    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def _new_folder(root: Path) -> Path:
@@ -771,10 +802,6 @@ def _exit_code(found: Report, decision: Decision | None, *, max_errors: int) -> 
 def _given(option: str) -> bool:
     source = click.get_current_context().get_parameter_source(option)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def main() -> None:

@@ -12,9 +12,19 @@ from typing import Any
 from chatflow_eval import guard
 from chatflow_eval.cassette import Origin, path_for
 from chatflow_eval.recorder import keeping
-from chatflow_eval.scenario import Factory, Limits, ScriptedAnswer, SettingsSpec, TargetSpec, Turn
+from chatflow_eval.scenario import (
+    REFERENCE,
+    Factory,
+    Framework,
+    Limits,
+    ScriptedAnswer,
+    Service,
+    SettingsSpec,
+    TargetSpec,
+    Turn,
+)
 from chatflow_eval.tape import ForkingTape, LiveTape, RecordingTape, Reel, ReplayTape, failure_of, open_tape, playing
-from chatflow_eval.targets import Conversation, Opening, target_of
+from chatflow_eval.targets import Conversation, Opening, Target, target_of
 from chatflow_eval.trace import Trace, TurnTrace
 from chatflow_eval.trial import Mode
 
@@ -23,7 +33,7 @@ from chatflow_eval.trial import Mode
 class Talk:
     """One conversation with a swarm; `say` waits for the turn, `say_async` is for tests that run in a loop."""
 
-    target: TargetSpec
+    target: Target
     opening: Opening
     turns: list[TurnTrace] = field(default_factory=list)
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -67,7 +77,7 @@ class Talk:
                 self._stack.enter_context(keeping())
                 if isinstance(tape, ReplayTape):
                     self._stack.enter_context(guard.watching())
-                self._conversation = await self._stack.enter_async_context(target_of(self.target).open(self.opening))
+                self._conversation = await self._stack.enter_async_context(self.target.open(self.opening))
             turn = await self._conversation.say(text, script=_script(text, script))
         if tape is not None and tape.error is not None:
             turn = replace(turn, failure=failure_of(tape.error))
@@ -109,20 +119,23 @@ class Conversations:
         context: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         settings: SettingsSpec | None = None,
+        framework: Framework = REFERENCE,
     ) -> Talk:
-        """A fresh conversation with an Agent, a Runner, a factory, or a reference such as `support.py:build`."""
+        """A fresh conversation with an Agent, a Runner, a factory, a reference (`support.py:build`), or an address."""
         chosen = model if model is not None else self.model
         label = chosen if isinstance(chosen, str) else "declared" if chosen is None else "mixed"
         name = self.name if not self._opened else f"{self.name}-{len(self._opened) + 1}"
-        cassette = path_for(self.root, self.file, name, label, 1)
+        spec = _spec(target, self.root / Path(self.file).parent)
+        system = target_of(spec, framework)
+        cassette = path_for(self.root, self.file, name, label, 1, framework=framework)
         opening = Opening(
             models={"*": chosen} if isinstance(chosen, str) else chosen or {},
             limits=limits or Limits(),
             settings=settings or SettingsSpec(),
             context=context or {},
-            tape=self._tape(cassette, name, label),
+            tape=self._tape(cassette, name, label, system),
         )
-        talk = Talk(_spec(target, self.root / Path(self.file).parent), opening)
+        talk = Talk(system, opening)
         self._opened.append(talk)
         return talk
 
@@ -131,12 +144,14 @@ class Conversations:
         for talk in self._opened:
             talk.close()
 
-    def _tape(self, cassette: Path, name: str, model: str) -> RecordingTape | ReplayTape | ForkingTape | None:
+    def _tape(
+        self, cassette: Path, name: str, model: str, target: Target
+    ) -> RecordingTape | ReplayTape | ForkingTape | None:
         if self.mode == "live":
             return None
-        origin = Origin(file=self.file, scenario=name, model=model, repeat=1)
+        origin = Origin(file=self.file, scenario=name, model=model, repeat=1, target=target.name)
         rerecord = f"pytest {self.file} --chatflow-record-mode all"
-        return open_tape(Reel(path=cassette, origin=origin, rerecord=rerecord), self.mode)
+        return open_tape(Reel(path=cassette, origin=origin, rerecord=rerecord, ignore=target.varies), self.mode)
 
 
 def _whole(turn: TurnTrace) -> TurnTrace:
@@ -155,6 +170,10 @@ def _loop_is_running() -> bool:
 
 
 def _spec(target: Any, base: Path) -> TargetSpec:
+    if isinstance(target, str) and "://" in target:
+        return Service(http=target)
+    if isinstance(target, Service):
+        return target
     if isinstance(target, str):
         return Factory(reference=target, base=base)
     return target if callable(target) else lambda: target

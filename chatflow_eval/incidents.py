@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from chatflow_eval import claims
 from chatflow_eval.trace import (
@@ -22,6 +22,9 @@ from chatflow_eval.trace import (
     Trace,
     TurnTrace,
 )
+
+if TYPE_CHECKING:
+    from chatflow_runtime.history import Fault
 
 IncidentKind: TypeAlias = Literal[
     "loop",
@@ -206,7 +209,7 @@ def _hops(turn: TurnTrace, number: int, topology: Topology) -> Iterator[_Placed]
             asked, transferred = True, False
         if not isinstance(step, Hop):
             continue
-        kind, what = _wrong_with(step, declared)
+        kind, what = _wrong_with(step, declared, topology.agents)
         if kind is None and step.accepted and step.kind == "transfer" and asked and transferred:
             kind, what = "multiple_transfers", "another transfer of the same answer had taken effect"
         transferred |= step.accepted and step.kind == "transfer"
@@ -226,8 +229,12 @@ def _hops(turn: TurnTrace, number: int, topology: Topology) -> Iterator[_Placed]
             )
 
 
-def _wrong_with(hop: Hop, declared: set[tuple[str, str]]) -> tuple[IncidentKind | None, str]:
+def _wrong_with(
+    hop: Hop, declared: set[tuple[str, str]], agents: tuple[str, ...]
+) -> tuple[IncidentKind | None, str]:
     """What is wrong with the hop by itself; a topology without any edge declares nothing to hold hops against."""
+    if hop.accepted and hop.why is not None:
+        return "not_allowed", f"it had been refused ({hop.why}), and happened all the same"
     if hop.why == "self" or (hop.accepted and hop.source == hop.target):
         return "self_handoff", "it is the active agent already"
     if hop.why == "not_allowed":
@@ -236,6 +243,8 @@ def _wrong_with(hop: Hop, declared: set[tuple[str, str]]) -> tuple[IncidentKind 
         return "unregistered_target", "no agent has that name"
     if hop.why == "already_transferred":
         return "multiple_transfers", "another transfer of the same answer had taken effect"
+    if hop.accepted and agents and hop.target not in agents:
+        return "unregistered_target", "no agent of that name is declared, and it happened all the same"
     if hop.accepted and declared and (hop.source, hop.target) not in declared:
         return "not_allowed", "the agents declare no such handoff, and it happened all the same"
     return None, ""
@@ -288,7 +297,18 @@ def history_faults(request: Mapping[str, object], agent: str) -> tuple[HistoryFa
     """What a provider would refuse of the chat-completions request that an agent sends, as steps of a trace."""
     from chatflow_runtime.history import faults
 
-    return tuple(HistoryFault(agent=agent, code=fault.code, message=fault.message) for fault in faults(request))
+    return _as_steps(faults(request), agent)
+
+
+def refusals(request: Mapping[str, object], agent: str) -> tuple[HistoryFault, ...]:
+    """What the model's own provider would refuse of a framework's chat-completions request, as steps of a trace."""
+    from chatflow_runtime import history
+
+    return _as_steps(history.refusals(request), agent)
+
+
+def _as_steps(found: Iterable[Fault], agent: str) -> tuple[HistoryFault, ...]:
+    return tuple(HistoryFault(agent=agent, code=fault.code, message=fault.message) for fault in found)
 
 
 def _masked(turn: TurnTrace, number: int) -> Iterator[_Placed]:

@@ -19,7 +19,7 @@ from chatflow_eval.incidents import Incident
 from chatflow_eval.matching import Ignore
 from chatflow_eval.player import Player
 from chatflow_eval.recorder import interception, keeping
-from chatflow_eval.scenario import Scenario
+from chatflow_eval.scenario import REFERENCE, Scenario
 from chatflow_eval.tape import (
     ForkingTape,
     LiveTape,
@@ -32,7 +32,7 @@ from chatflow_eval.tape import (
     open_tape,
     playing,
 )
-from chatflow_eval.targets import Conversation, Opening, close_connections, target_of
+from chatflow_eval.targets import Conversation, Opening, Target, close_connections, target_of
 from chatflow_eval.trace import Failure, Hop, ModelStep, Trace
 from chatflow_eval.trial import Trial
 
@@ -115,7 +115,7 @@ class Outcome:
 def key_of(trial: Trial) -> tuple[str, str, str, str, int]:
     """The key that the trial's outcome will have."""
     scenario = trial.scenario
-    return (scenario.file, scenario.id, target_of(scenario.target).name, trial.label, trial.repeat)
+    return (scenario.file, scenario.id, _target(trial).name, trial.label, trial.repeat)
 
 
 async def run(trials: Sequence[Trial], *, concurrency: int = 8) -> AsyncGenerator[Outcome, None]:
@@ -173,7 +173,7 @@ def collect(trials: Sequence[Trial], *, concurrency: int = 8) -> list[Outcome]:
 async def attempt(trial: Trial) -> Outcome:
     """One trial, from opening its target to its verdicts."""
     scenario = trial.scenario
-    target = target_of(scenario.target)
+    target = _target(trial)
     blank = Outcome(
         file=scenario.file,
         line=scenario.line,
@@ -190,7 +190,7 @@ async def attempt(trial: Trial) -> Outcome:
     if scenario.skip is not None:
         return replace(blank, why=f"skipped: {scenario.skip}")
     began = time.perf_counter()
-    tape = _tape(trial)
+    tape = _tape(trial, target)
     opening = Opening(
         models=trial.models,
         limits=scenario.limits,
@@ -272,7 +272,9 @@ async def _converse(conversation: Conversation, scenario: Scenario, tape: Tape |
             missed = tape.error
             said = replace(said, failure=failure_of(missed))
         spent += said.seconds
-        trace = replace(trace, turns=(*trace.turns, said))
+        # A service may say only while it answers who its agents are.
+        topology = trace.topology if trace.topology.agents else conversation.topology
+        trace = replace(trace, topology=topology, turns=(*trace.turns, said))
         if _stopped(scenario, trace) or (scenario.on_failure == "stop" and _failed(scenario, trace)):
             break
     return trace
@@ -302,15 +304,21 @@ def _verdicts(scenario: Scenario, trace: Trace, found: tuple[Incident, ...]) -> 
     )
 
 
-def _tape(trial: Trial) -> ReplayTape | RecordingTape | ForkingTape | None:
+def _target(trial: Trial) -> Target:
+    return target_of(trial.scenario.target, trial.framework)
+
+
+def _tape(trial: Trial, target: Target) -> ReplayTape | RecordingTape | ForkingTape | None:
     if trial.mode == "live":
         return None
     scenario = trial.scenario
     reel = Reel(
         path=trial.cassette,
-        origin=Origin(file=scenario.file, scenario=scenario.id, model=trial.label, repeat=trial.repeat),
+        origin=Origin(
+            file=scenario.file, scenario=scenario.id, model=trial.label, repeat=trial.repeat, target=target.name
+        ),
         rerecord=record_command(trial),
-        ignore=tuple(Ignore(rule.matches, rule.path) for rule in scenario.ignore),
+        ignore=(*(Ignore(rule.matches, rule.path) for rule in scenario.ignore), *target.varies),
         allow_hosts=scenario.allow_hosts,
         tools=scenario.record_tools,
     )
@@ -332,11 +340,13 @@ def _parted(tape: ForkingTape, scenario: Scenario, trace: Trace) -> Parted | Non
         return None
     replayed, hops = tape.parted.replayed, 0
     route: tuple[str, ...] = ()
-    for turn, said in zip(scenario.turns, trace.turns, strict=False):
+    for number, (turn, said) in enumerate(zip(scenario.turns, trace.turns, strict=False), 1):
         route = (said.start_agent,)
+        if replayed <= 0 and number == tape.parted.turn:
+            return _parted_at(tape.parted, hops, route)
         for step in said.steps:
             if isinstance(step, ModelStep) and turn.script is None:
-                if not replayed:
+                if replayed <= 0 and number >= (tape.parted.turn or 1):
                     return _parted_at(tape.parted, hops, route)
                 replayed -= 1
             elif isinstance(step, Hop) and step.accepted:
@@ -354,6 +364,8 @@ def record_command(trial: Trial) -> str:
     words = ["chatflow-eval", "record", trial.scenario.file, "--only", trial.scenario.id]
     if isinstance(trial.model, str):
         words += ["--model", trial.model]
+    if trial.framework != REFERENCE:
+        words += ["--framework", trial.framework]
     if trial.repeat > 1:
         words += ["--repeats", str(trial.repeat)]
     return shlex.join(words)

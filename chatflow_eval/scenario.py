@@ -8,6 +8,7 @@ from itertools import product
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -43,6 +44,7 @@ from chatflow_eval.fields import (
     shown,
     suggestion,
 )
+from chatflow_eval.trace import HopKind
 
 MAX_PHRASINGS = 1_000
 """Scenarios that one scenario's `any` may become."""
@@ -179,6 +181,24 @@ def _agents(value: Any) -> Any:
     return agents
 
 
+def _inconsistent(agents: Sequence[tuple[str, list[str]]], start: str) -> Iterator[tuple[Loc, PydanticCustomError]]:
+    """What is wrong with agents, given with those that each can hand off to, and with who starts."""
+    names = [name for name, _ in agents]
+    if start not in names:
+        yield ("start",), _unknown("agent", start, names)
+    for index, (name, targets) in enumerate(agents):
+        if name in names[:index]:
+            yield ("agents", index), refusal(f"two agents are called {shown(name)}")
+        for place, target in enumerate(targets):
+            loc = ("agents", index, "handoffs", place, "agent")
+            if target not in names:
+                yield loc, _unknown("agent", target, names)
+            elif target == name:
+                yield loc, refusal(f"{shown(target)} cannot hand off to itself")
+            elif target in targets[:place]:
+                yield loc, refusal(f"{shown(target)} stands twice in the handoffs of {shown(name)}")
+
+
 class Swarm(Value):
     """Agents declared in a scenario file; the first one starts unless `start` says otherwise."""
 
@@ -189,27 +209,10 @@ class Swarm(Value):
 
     @model_validator(mode="after")
     def _consistent(self) -> Swarm:
-        names = self.names
-        problems: list[tuple[Loc, PydanticCustomError]] = []
         if not self.start:
             object.__setattr__(self, "start", self.agents[0].name)
-        elif self.start not in names:
-            problems.append((("start",), _unknown("agent", self.start, names)))
-        for index, agent in enumerate(self.agents):
-            if agent.name in names[:index]:
-                problems.append((("agents", index), refusal(f"two agents are called {shown(agent.name)}")))
-            targets = [handoff.agent for handoff in agent.handoffs]
-            for place, target in enumerate(targets):
-                loc = ("agents", index, "handoffs", place, "agent")
-                if target not in names:
-                    problems.append((loc, _unknown("agent", target, names)))
-                elif target == agent.name:
-                    problems.append((loc, refusal(f"{shown(target)} cannot hand off to itself")))
-                elif target in targets[:place]:
-                    problems.append(
-                        (loc, refusal(f"{shown(target)} stands twice in the handoffs of {shown(agent.name)}"))
-                    )
-        if problems:
+        targets = [(agent.name, [handoff.agent for handoff in agent.handoffs]) for agent in self.agents]
+        if problems := list(_inconsistent(targets, self.start)):
             raise _refusals(problems)
         return self
 
@@ -231,8 +234,216 @@ class Factory(Value):
     """The folder that the reference is relative to: the scenario file's."""
 
 
+Framework: TypeAlias = Literal["chatflow", "chatflow_agent"]
+"""What agents run on: the reference runtime, or the published package `chatflow-agent`."""
+
+REFERENCE: Framework = "chatflow"
+"""What they run on where nothing says otherwise."""
+
+
+def _address(value: str) -> str:
+    if "@" in value.partition("//")[2].partition("/")[0] or "?" in value:
+        raise refusal("expected an address without user, password or query: keys come from the environment")
+    return value
+
+
+def _web(value: str) -> str:
+    problem = f"expected an address such as `http://127.0.0.1:8000/chat`, found {shown(value)}"
+    try:
+        parts = urlsplit(value)
+        known = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port)
+    except ValueError as error:
+        raise refusal(f"{problem}: {error}") from None
+    if not known:
+        raise refusal(problem)
+    return _address(value)
+
+
+class ServiceHandoff(Value):
+    """A handoff that an agent of a service has; in YAML also the agent's name alone."""
+
+    agent: Name
+    tool_name: Name | None = None
+    kind: HopKind = "transfer"
+    """A `call` comes back."""
+
+    short: ClassVar = (TEXT_SCHEMA,)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name(cls, value: Any) -> Any:
+        return {"agent": value} if isinstance(value, str) else value
+
+
+class ServiceAgent(Value):
+    """An agent of a service: whom it can hand off to, and which domain tools it has."""
+
+    name: Name
+    handoffs: Many[ServiceHandoff] = ()
+    tools: Many[Name] = ()
+
+
+def _service_agents(value: Any) -> Any:
+    """Agents in order from a list of their names, or from a mapping of them."""
+    if isinstance(value, dict):
+        agents = []
+        for name, spec in value.items():
+            fields = _blank(spec)
+            if not isinstance(fields, dict):
+                problem = f"expected an agent's `handoffs` and `tools`, found {shown(spec)}"
+                raise _refusals([((name,), refusal(problem))])
+            if "name" in fields:
+                raise _refusals([((name, "name"), refusal("an agent's name is its key in `agents`"))])
+            agents.append({"name": name, **fields})
+        return agents
+    return [{"name": each} if isinstance(each, str) else each for each in many(value)]
+
+
+class ServiceAgents(Value):
+    """Who answers at a service, as far as that is declared; without any edge or tool, nothing is known of those."""
+
+    agents: Annotated[tuple[ServiceAgent, ...], BeforeValidator(_service_agents)] = ()
+    """None: nothing is known of them beforehand."""
+    start: Name | Literal[""] = ""
+    """Who has the conversation at first; the first of `agents` where it is left out."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ServiceAgents:
+        if self.agents:
+            if not self.start:
+                object.__setattr__(self, "start", self.agents[0].name)
+            targets = [(agent.name, [handoff.agent for handoff in agent.handoffs]) for agent in self.agents]
+            if problems := list(_inconsistent(targets, self.start)):
+                raise _refusals(problems)
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The agents' names, in order."""
+        return tuple(agent.name for agent in self.agents)
+
+    def tools(self, agent: str | None = None) -> frozenset[str] | None:
+        """The domain tools of an agent, or of all of them; `None` where no agent declares any."""
+        if not any(each.tools for each in self.agents):
+            return None
+        return frozenset(tool for each in self.agents if agent in (None, each.name) for tool in each.tools)
+
+
+AnswerPart: TypeAlias = Literal[
+    "agent", "reply", "handoffs", "route", "tools", "context", "usage", "limits", "topology", "model", "error"
+]
+"""What a service's answer may say."""
+
+LISTS: frozenset[AnswerPart] = frozenset({"handoffs", "route", "tools", "limits"})
+"""The parts of an answer that are lists."""
+
+RequestPart: TypeAlias = Literal["session", "turn", "message", "context"]
+"""What a service is told of a turn, besides the words of format `openai`."""
+
+_STEP = r"(?:[^.\[\]]+|\[(?:-?\d+|\*)\])"
+_PLACE = re.compile(rf"{_STEP}(?:\.[^.\[\]]+|\[(?:-?\d+|\*)\])*")
+
+
+def _place(value: str) -> str:
+    if not _PLACE.fullmatch(value):
+        raise refusal(f"expected a place such as `choices[0].message.name`, found {shown(value)}")
+    return value
+
+
+def _keys(value: str) -> str:
+    if not all(re.fullmatch(r"[^.\[\]]+", key) for key in value.split(".")):
+        raise refusal(f"expected a key such as `conversation_id` or `input.text`, found {shown(value)}")
+    return value
+
+
+_SCHEMES = ("bearer", "basic", "token", "digest", "apikey", "api-key", "key")
+_HEADER = re.compile(rf"(?i)(?:(?:{'|'.join(_SCHEMES)}) +)?\$(?:([A-Z_]\w*)|\{{([A-Z_]\w*)\}})", re.ASCII)
+_OWN_HEADERS = frozenset({"connection", "content-length", "content-type", "host", "transfer-encoding"})
+
+
+def _header_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", value):
+        raise refusal(f"{shown(value)} is no name of a header")
+    if value.lower() in _OWN_HEADERS:
+        raise refusal(f"the header {shown(value)} is set by the request itself")
+    return value
+
+
+def _header_value(value: Any) -> Any:
+    # What was found is not shown: it may be the secret itself.
+    if not isinstance(value, str) or not _HEADER.fullmatch(value):
+        raise refusal(
+            "expected `$NAME` of an environment variable, alone or after a word such as `Bearer`; "
+            "what it holds never stands in a file"
+        )
+    return str(value)
+
+
+_HeaderName: TypeAlias = Annotated[Text, AfterValidator(_header_name)]
+_HeaderValue: TypeAlias = Annotated[str, BeforeValidator(_header_value)]
+
+
+class Service(ServiceAgents):
+    """A service that answers chat turns over HTTP and says who answered; docs/targets.md has the contract."""
+
+    http: Annotated[Name, AfterValidator(_web)]
+    """Where each turn is posted."""
+    format: Literal["json", "openai"] = "json"
+    fields: dict[AnswerPart, Annotated[Name, AfterValidator(_place)]] = {}  # noqa: RUF012
+    """Where in the answer things are, as in `choices[0].message.name`, for services that say them elsewhere."""
+    request: dict[RequestPart, Annotated[Name, AfterValidator(_keys)]] = {}  # noqa: RUF012
+    """Under which keys of the request things are sent, for services that look for them elsewhere."""
+    headers: dict[_HeaderName, _HeaderValue] = {}  # noqa: RUF012
+    """Sent with each request; the values come from environment variables, as in `Bearer $SUPPORT_TOKEN`."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            http: str,
+            format: Literal["json", "openai"] = "json",  # noqa: A002
+            agents: Sequence[str | ServiceAgent] | Mapping[str, Mapping[str, Any]] = (),
+            start: str = "",
+            fields: Mapping[AnswerPart, str] = ...,
+            request: Mapping[RequestPart, str] = ...,
+            headers: Mapping[str, str] = ...,
+        ) -> None: ...
+
+    @model_validator(mode="after")
+    def _placed(self) -> Service:
+        problems: list[tuple[Loc, PydanticCustomError]] = [
+            (("fields", part), refusal(f"`{part}` is one thing, and {shown(place)} any number of them"))
+            for part, place in self.fields.items()
+            if "[*]" in place and part not in LISTS
+        ]
+        taken = {"messages": "the words", "model": "the model"} if self.format == "openai" else {}
+        for part, keys in self.request.items():
+            if self.format == "openai" and part in ("turn", "message"):
+                problems.append((("request", part), refusal(f"format `openai` sends no `{part}` beside `messages`")))
+            for other, what in taken.items():
+                if f"{keys}.".startswith(f"{other}.") or f"{other}.".startswith(f"{keys}."):
+                    problems.append((("request", part), refusal(f"{shown(keys)} is taken by {what}")))
+            taken[keys] = f"`{part}`"
+        if problems:
+            raise _refusals(problems)
+        return self
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables that its headers are made of."""
+        return tuple(variable_of(value) for value in self.headers.values())
+
+
+def variable_of(header: str) -> str:
+    """The environment variable in a header's value."""
+    found = _HEADER.fullmatch(header)
+    assert found is not None
+    return str(found[1] or found[2])
+
+
 TargetSpec: TypeAlias = object
-"""Whom to test: a `Swarm`, a `Factory`, or Python's own: an agent, a runner, or a callable that returns a fresh one."""
+"""Whom to test: a `Swarm`, `Factory` or `Service`, or Python's own: an agent, a runner, or what returns a fresh one."""
 
 _REFERENCE = re.compile(r"(?:(?:[A-Za-z]:)?[^:]+\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*):[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
@@ -240,9 +451,13 @@ _REFERENCE = re.compile(r"(?:(?:[A-Za-z]:)?[^:]+\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*
 def _target(value: Any, info: ValidationInfo) -> Any:
     if isinstance(value, str):
         reference = TypeAdapter(Name).validate_python(value)
+        if "://" in reference:
+            return Service.model_validate({"http": reference})
         if not _REFERENCE.fullmatch(reference):
             raise refusal(f"expected `path.py:name` or `package.module:name`, found {shown(reference)}")
         return Factory(reference=reference, base=(info.context or {}).get("base", Path()))
+    if isinstance(value, Mapping) and value.keys() & (Service.model_fields.keys() - ServiceAgents.model_fields.keys()):
+        return Service.model_validate(value)
     if isinstance(value, (Mapping, list, tuple, set, bool, int, float)) or value is None:
         raise refusal(f"expected `path.py:name`, found {shown(value)}; agents of the file's own stand under `agents`")
     return value
@@ -256,12 +471,6 @@ class Limits(Value):
 
     max_handoffs_per_turn: int | None = Field(default=None, ge=0)
     max_tool_iterations: int | None = Field(default=None, ge=0)
-
-
-def _address(value: str) -> str:
-    if "@" in value.partition("//")[2].partition("/")[0] or "?" in value:
-        raise refusal("expected an address without user, password or query: keys come from the environment")
-    return value
 
 
 class SettingsSpec(Value):
@@ -312,6 +521,8 @@ class Conditions(Value):
 
     models: Many[Annotated[ModelChoice, BeforeValidator(_model_choice)]] = ()
     """Each is a trial of its own; none: every agent on the model it declares."""
+    frameworks: Many[Framework] = ()
+    """What the agents run on, each a trial of its own; none: the reference runtime."""
     repeats: int | None = Field(default=None, ge=1)
     limits: Limits = Limits()
     settings: SettingsSpec = SettingsSpec()
@@ -337,7 +548,7 @@ class Suite(Conditions):
 class Defaults(Conditions):
     """The head of a scenario file: what its scenarios say where they do not say otherwise."""
 
-    target: Annotated[TargetSpec, PlainValidator(_target, json_schema_input_type=str)] = None
+    target: Annotated[TargetSpec, PlainValidator(_target, json_schema_input_type=str | Service)] = None
     tags: Many[Name] = ()
     context: JsonMap = {}  # noqa: RUF012
     on_failure: Literal["continue", "stop"] = "continue"
@@ -548,7 +759,7 @@ class Scenario(Defaults):
     id: Annotated[Name, AfterValidator(_id)]
     """Unique in its file."""
     turns: tuple[Turn, ...] = Field(min_length=1)
-    target: Annotated[TargetSpec, PlainValidator(_target, json_schema_input_type=str)]
+    target: Annotated[TargetSpec, PlainValidator(_target, json_schema_input_type=str | Service)]
     expect: Expectations | None = None
     """Of the whole conversation."""
     skip: Prose | None = None
@@ -574,6 +785,7 @@ class Scenario(Defaults):
             tags: Sequence[str] = (),
             context: Mapping[str, Any] = ...,
             models: Sequence[ModelChoice] = (),
+            frameworks: Sequence[Framework] = (),
             repeats: int | None = None,
             limits: Limits | Mapping[str, int] = ...,
             settings: SettingsSpec | Mapping[str, Any] = ...,
@@ -595,7 +807,8 @@ class Scenario(Defaults):
             raise refusal(f"scenario {shown(self.id)} expects nothing; if that is meant, write `expect: none`")
         if prod(len(turn.phrasings) or 1 for turn in self.turns) > MAX_PHRASINGS:
             raise refusal(f"the phrasings of {shown(self.id)} combine to more than {MAX_PHRASINGS} scenarios")
-        if isinstance(self.target, Swarm) and (problems := list(_misnamed(self, self.target))):
+        known = self.target if isinstance(self.target, Swarm | Service) and self.target.agents else None
+        if known is not None and (problems := list(_misnamed(self, known))):
             raise _refusals(problems)
         return self
 
@@ -624,7 +837,7 @@ class Scenario(Defaults):
         )
 
 
-def _misnamed(scenario: Scenario, swarm: Swarm) -> Iterator[tuple[Loc, PydanticCustomError]]:
+def _misnamed(scenario: Scenario, swarm: Swarm | Service) -> Iterator[tuple[Loc, PydanticCustomError]]:
     """Agents and tools that a scenario names and the swarm does not have."""
     for index, choice in enumerate(scenario.models):
         for agent in choice if isinstance(choice, dict) else ():
@@ -634,7 +847,7 @@ def _misnamed(scenario: Scenario, swarm: Swarm) -> Iterator[tuple[Loc, PydanticC
         yield from _unknown_names(loc, expect, swarm)
 
 
-def _unknown_names(loc: Loc, expect: Expectations, swarm: Swarm) -> Iterator[tuple[Loc, PydanticCustomError]]:
+def _unknown_names(loc: Loc, expect: Expectations, swarm: Swarm | Service) -> Iterator[tuple[Loc, PydanticCustomError]]:
     agents: list[tuple[Loc, str, int]] = []
     if expect.route is not None:
         agents += (((*loc, "route"), name.name, name.offset) for name in expect.route.name_offsets)
@@ -652,7 +865,7 @@ def _unknown_names(loc: Loc, expect: Expectations, swarm: Swarm) -> Iterator[tup
     for check, calls in (("calls", expect.calls), ("avoids_calls", expect.avoids_calls)):
         for index, call in enumerate(calls):
             tools = swarm.tools(call.by if call.by in known else None)
-            if call.tool not in tools:
+            if tools is not None and call.tool not in tools:
                 what = "tool" if call.by not in known else f"tool of {shown(call.by)}"
                 yield (*loc, check, index, "tool"), _unknown(what, call.tool, sorted(tools))
 

@@ -51,7 +51,7 @@ class Hop:
     reason: str = ""
     why: str | None = None
     """Refusal code of a refused hop: already_transferred, self, not_allowed, unregistered, limit,
-    invalid_arguments, cycle, callback_failed."""
+    invalid_arguments, cycle, callback_failed; of an accepted one, that it was refused and happened all the same."""
     message: str = ""
     depth: int = 0
     """How many calls enclose the target: a call's target is one deeper than its source, a transfer's as deep."""

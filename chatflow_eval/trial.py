@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from chatflow_eval.cassette import path_for
+from chatflow_eval.errors import TargetError
 from chatflow_eval.retries import CallLimits
-from chatflow_eval.scenario import ModelChoice, Scenario
+from chatflow_eval.scenario import REFERENCE, Framework, ModelChoice, Scenario, Service
 
 Mode: TypeAlias = Literal["none", "once", "new_episodes", "all", "live"]
 """vcrpy's record modes, and `live`: no cassette at all.
@@ -29,11 +30,12 @@ KEYWORD = "keyword"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One planned run: a scenario, who answers for its agents, which repeat, and how it is recorded."""
+    """One planned run: a scenario, what its agents run on, who answers for them, which repeat, how it is recorded."""
 
     scenario: Scenario
     model: ModelChoice | None = None
     """`None`: every agent on the model it declares."""
+    framework: Framework = REFERENCE
     repeat: int = 1
     """Counts from 1."""
     mode: Mode = "none"
@@ -62,29 +64,44 @@ def plan(
     *,
     root: Path,
     models: Sequence[ModelChoice] = (),
+    frameworks: Sequence[Framework] = (),
     repeats: int | None = None,
     mode: Mode = "none",
     calls: CallLimits | None = None,
     baseline: bool = False,
 ) -> tuple[Trial, ...]:
-    """The trials in order: scenario by scenario, each model, each repeat; what is given here wins over the files.
+    """The trials in order: scenario by scenario, each framework, each model, each repeat; what is given here wins.
 
-    With `baseline`, one trial of each scenario on the keyword router follows those on the models under test.
+    With `baseline`, one trial of each scenario on the keyword router follows those on the models under test, except
+    where they talk to a service.
+
+    Raises:
+        TargetError: a framework is chosen for a service, which runs on whatever it runs on.
     """
     return tuple(
         Trial(
             scenario=scenario,
             model=None if model == DECLARED else model,
+            framework=framework,
             repeat=repeat,
             mode=mode,
-            cassette=path_for(root, scenario.file, scenario.id, _file_name(model), repeat),
+            cassette=path_for(root, scenario.file, scenario.id, _file_name(model), repeat, framework=framework),
             calls=calls or CallLimits(),
             baseline=is_baseline,
         )
         for scenario in scenarios
+        for framework in _frameworks(scenario, frameworks)
         for model, times, is_baseline in _runs(scenario, models, repeats, baseline)
         for repeat in range(1, times + 1)
     )
+
+
+def _frameworks(scenario: Scenario, chosen: Sequence[Framework]) -> Sequence[Framework]:
+    wanted = chosen or scenario.frameworks
+    if wanted and isinstance(scenario.target, Service):
+        where = f"{scenario.file}:{scenario.line}: scenario {scenario.id!r}"
+        raise TargetError(f"{where} talks to {scenario.target.http}: a service runs on no framework of our choice")
+    return wanted or (REFERENCE,)
 
 
 def _runs(
@@ -94,7 +111,8 @@ def _runs(
     chosen = models or scenario.models or (DECLARED,)
     for model in chosen:
         yield model, repeats or scenario.repeats or 1, False
-    if baseline and KEYWORD not in chosen and any(turn.script is None for turn in scenario.turns):
+    served = isinstance(scenario.target, Service)  # whose agents no router of ours can stand in for
+    if baseline and not served and KEYWORD not in chosen and any(turn.script is None for turn in scenario.turns):
         yield KEYWORD, 1, True  # it answers the same way every time
 
 

@@ -7,8 +7,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from chatflow_eval.errors import TargetError
+from chatflow_eval.matching import Ignore
 from chatflow_eval.retries import CallLimits
-from chatflow_eval.scenario import Limits, ScriptedAnswer, SettingsSpec, TargetSpec
+from chatflow_eval.scenario import REFERENCE, Framework, Limits, ScriptedAnswer, Service, SettingsSpec, TargetSpec
 from chatflow_eval.tape import Tape
 from chatflow_eval.trace import Topology, TurnTrace
 
@@ -51,6 +53,11 @@ class Target(Protocol):
         """What reports call it."""
         ...
 
+    @property
+    def varies(self) -> tuple[Ignore, ...]:
+        """What of its requests is another text each time, and is ignored when they are matched with recorded ones."""
+        ...
+
     def topology(self) -> Topology:
         """The agents, tools and edges that it declares, without a conversation.
 
@@ -68,8 +75,26 @@ class Target(Protocol):
         ...
 
 
-def target_of(spec: TargetSpec) -> Target:
-    """The target that a scenario's `target` or `agents` stands for."""
+def target_of(spec: TargetSpec, framework: Framework = REFERENCE) -> Target:
+    """The target that a scenario's `target` or `agents` stands for, on that framework.
+
+    Raises:
+        TargetError: the framework is not installed.
+    """
+    if isinstance(spec, Service):
+        from chatflow_eval.targets.http import ServiceTarget
+
+        return ServiceTarget(spec)
+    if framework == "chatflow_agent":
+        try:
+            from chatflow_eval.targets.chatflow_agent import ChatflowAgentTarget
+        except ModuleNotFoundError as error:
+            if error.name != "chatflow_agent":
+                raise
+            install = 'pip install "chatflow-eval[chatflow-agent]"'
+            raise TargetError(f"chatflow-agent is not installed, on which agents are to run; {install}") from None
+
+        return ChatflowAgentTarget(spec)
     from chatflow_eval.targets.reference import ReferenceTarget
 
     return ReferenceTarget(spec)

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rapidfuzz import process
-
 from chatflow_eval.errors import TargetError
+from chatflow_eval.fields import shown, suggestion
+from chatflow_eval.scenario import Factory, TargetSpec
 
 
 @functools.lru_cache(maxsize=256)
@@ -30,9 +30,8 @@ def load(reference: str, base: Path) -> Callable[[], Any]:
     try:
         found = getattr(module, name)
     except AttributeError:
-        near = process.extractOne(name, [n for n in vars(module) if not n.startswith("_")], score_cutoff=60)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise TargetError(f"target {reference!r}: {module.__file__} defines no {name!r}{hint}") from None
+        near = suggestion(name, [n for n in vars(module) if not n.startswith("_")])
+        raise TargetError(f"target {reference!r}: {module.__file__} defines no {shown(name)}{near}") from None
     if not callable(found):
         raise TargetError(
             f"target {reference!r}: {name!r} is a {type(found).__name__}, "
@@ -40,6 +39,20 @@ def load(reference: str, base: Path) -> Callable[[], Any]:
         )
     factory: Callable[[], Any] = found
     return factory
+
+
+def build(spec: TargetSpec) -> tuple[Any, str]:
+    """What a factory, or Python's own target, comes to: the agents, made anew, and what messages call them.
+
+    Raises:
+        TargetError: the factory was not found, or it failed.
+    """
+    made = load(spec.reference, spec.base) if isinstance(spec, Factory) else spec
+    label = spec.reference if isinstance(spec, Factory) else getattr(made, "__qualname__", repr(made))
+    try:
+        return (made() if callable(made) else made), label
+    except Exception as error:
+        raise TargetError(f"target {label!r} failed: {where(error)}") from error
 
 
 def where(error: BaseException) -> str:

@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from chatflow_eval.errors import ScenarioError, ScenarioErrors
-from chatflow_eval.scenario import AgentSpec, Factory, Scenario, Swarm, ToolSpec, unknown_names
+from chatflow_eval.scenario import (
+    REFERENCE,
+    AgentSpec,
+    Factory,
+    Framework,
+    Scenario,
+    Service,
+    Swarm,
+    ToolSpec,
+    unknown_names,
+)
 from chatflow_eval.targets import target_of
 from chatflow_eval.trace import Topology
 
 
-def check_names(scenarios: Sequence[Scenario]) -> None:
+def check_names(scenarios: Sequence[Scenario], frameworks: Sequence[Framework] = ()) -> None:
     """Builds each factory's agents once, and looks up the agents and tools that its scenarios name.
 
-    Agents declared in a scenario file were checked when it was loaded.
+    Agents declared in a scenario file were checked when it was loaded, those of services too.
+    `frameworks`: what the agents run on, whatever the scenarios say.
 
     Raises:
         TargetError: the agents could not be built.
@@ -21,22 +32,24 @@ def check_names(scenarios: Sequence[Scenario]) -> None:
     """
     errors = [
         ScenarioError(f"scenario {scenario.id!r}, {problem}", path=scenario.file, line=scenario.line)
-        for scenario, swarm in _declared(scenarios)
+        for scenario, swarm in _declared(scenarios, frameworks)
         for problem in unknown_names(scenario, swarm)
     ]
     if errors:
         raise errors[0] if len(errors) == 1 else ScenarioErrors(errors)
 
 
-def _declared(scenarios: Sequence[Scenario]) -> Iterator[tuple[Scenario, Swarm]]:
+def _declared(scenarios: Sequence[Scenario], frameworks: Sequence[Framework]) -> Iterator[tuple[Scenario, Swarm]]:
     known: dict[object, Swarm] = {}
     for scenario in scenarios:
-        if isinstance(scenario.target, Swarm):
+        if isinstance(scenario.target, Swarm | Service):
             continue
-        key = scenario.target if isinstance(scenario.target, Factory) else id(scenario.target)
-        if key not in known:
-            known[key] = _as_swarm(target_of(scenario.target).topology())
-        yield scenario, known[key]
+        named = scenario.target if isinstance(scenario.target, Factory) else id(scenario.target)
+        for framework in frameworks or scenario.frameworks or (REFERENCE,):
+            key = (named, framework)
+            if key not in known:
+                known[key] = _as_swarm(target_of(scenario.target, framework).topology())
+            yield scenario, known[key]
 
 
 def _as_swarm(topology: Topology) -> Swarm:

@@ -9,21 +9,23 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, cast
 
-from chatflow_eval.errors import CassetteError, CassetteMismatch, TargetError
+from chatflow_eval.errors import TargetError
 from chatflow_eval.fields import subset
 from chatflow_eval.incidents import history_faults
+from chatflow_eval.matching import Ignore
 from chatflow_eval.recorder import interception
-from chatflow_eval.scenario import Factory, ScriptedAnswer, ScriptedCall, SettingsSpec, Swarm, TargetSpec, ToolSpec
-from chatflow_eval.scrub import PLACEHOLDER, scrub_text
+from chatflow_eval.scenario import ScriptedAnswer, SettingsSpec, Swarm, TargetSpec, ToolSpec
+from chatflow_eval.scrub import PLACEHOLDER
 from chatflow_eval.tape import ForkingTape, ReplayTape, Tape, playing
 from chatflow_eval.targets import Conversation, Opening, factory
 from chatflow_eval.targets.engines import LiveEngine, ReplayEngine
+from chatflow_eval.targets.failures import failure_of, missed_on
+from chatflow_eval.targets.scripts import scripted
 from chatflow_eval.targets.tool_calls import ToolCalls
 from chatflow_eval.trace import (
     Edge,
-    Failure,
     Hop,
     LimitStep,
     ModelStep,
@@ -35,13 +37,12 @@ from chatflow_eval.trace import (
 )
 from chatflow_runtime import events, litellm_engine
 from chatflow_runtime.agent import DEFAULT_MODEL, Agent
-from chatflow_runtime.engine import Call, Say, ScriptedEngine, Settings, Transfer, using
-from chatflow_runtime.exceptions import DefinitionError, EmptyResponseError, ScriptError
+from chatflow_runtime.engine import ScriptedEngine, Settings, using
+from chatflow_runtime.exceptions import DefinitionError
 from chatflow_runtime.graph import CompiledGraph
 from chatflow_runtime.handoffs import HandoffTool, handoff
 from chatflow_runtime.litellm_engine import LiteLLMEngine
 from chatflow_runtime.memory import SessionContext
-from chatflow_runtime.naming import tool_name
 from chatflow_runtime.runner import Runner
 from chatflow_runtime.tools import Tool, invoking
 
@@ -56,13 +57,14 @@ class ReferenceTarget:
     name: str = "chatflow"
 
     replays_tools: ClassVar = True
+    varies: ClassVar[tuple[Ignore, ...]] = ()
 
     def topology(self) -> Topology:
         return topology(self.runner())
 
     @contextlib.asynccontextmanager
     async def open(self, opening: Opening) -> AsyncIterator[Conversation]:
-        runner = _prepared(self.runner(), opening)
+        runner = prepared(self.runner(), opening)
         runner.open_session(_SESSION, context=opening.context)
         replaying = isinstance(opening.tape, ReplayTape | ForkingTape)
         with interception(replaying=replaying) if _needs_http(runner, opening) else contextlib.nullcontext():
@@ -79,17 +81,26 @@ class ReferenceTarget:
                 return Runner(starting_agent=_declared(_Same(self.spec)))
             except DefinitionError as error:
                 raise TargetError(str(error)) from None
-        build = factory.load(self.spec.reference, self.spec.base) if isinstance(self.spec, Factory) else self.spec
-        label = self.spec.reference if isinstance(self.spec, Factory) else getattr(build, "__qualname__", repr(build))
-        try:
-            built = build() if callable(build) else build
-            if isinstance(built, Agent):
-                built = Runner(starting_agent=built)
-        except Exception as error:
-            raise TargetError(f"target {label!r} failed: {factory.where(error)}") from error
-        if not isinstance(built, Runner):
-            raise TargetError(f"target {label!r} gave a {type(built).__name__}, expected an Agent or a Runner")
+        built, label = factory.build(self.spec)
+        return runner_of(built, label)
+
+
+def runner_of(built: object, label: str) -> Runner:
+    """The Runner that a factory gave, or one for the Agent that it gave.
+
+    Raises:
+        TargetError: it gave something else, or agents that make no runner.
+    """
+    if isinstance(built, Runner):
         return built
+    if isinstance(built, Agent):
+        try:
+            return Runner(starting_agent=built)
+        except DefinitionError as error:
+            raise TargetError(f"target {label!r} failed: {error}") from error
+    foreign = type(built).__module__.partition(".")[0] == "chatflow_agent"
+    hint = "; agents of chatflow_agent need `frameworks: chatflow_agent`, or --framework" if foreign else ""
+    raise TargetError(f"target {label!r} gave a {type(built).__name__}, expected an Agent or a Runner{hint}")
 
 
 @dataclass(slots=True)
@@ -112,7 +123,7 @@ class ReferenceConversation:
         if script is None and not replays and self.runner.needs_litellm:
             litellm_engine.load()
         active = self._session().active_agent_name
-        before = _missed(self.opening.tape)
+        before = missed_on(self.opening.tape)
         watching = _Watching(self.opening.tape, self.turn)
         began = time.perf_counter()
         reply, failure = "", None
@@ -121,11 +132,11 @@ class ReferenceConversation:
                 async with asyncio.timeout(within):
                     response = await runner.run_async(_SESSION, text, observer=watching.see)
             reply = response.content
-            if (missed := _missed(self.opening.tape)) is not None and missed is not before:
+            if (missed := missed_on(self.opening.tape)) is not None and missed is not before:
                 # An agent that was called had no recording, and the one that called it made do without an answer.
                 raise missed
         except Exception as error:
-            failure = _failure(error, self.opening.tape)
+            failure = failure_of(error, self.opening.tape)
         session = self._session()
         return TurnTrace(
             user=text,
@@ -153,7 +164,7 @@ class ReferenceConversation:
             if watching.tools is not None:
                 stack.enter_context(invoking(watching.tools.through))
             if script is not None:
-                engine = ScriptedEngine(_answers(script))
+                engine = ScriptedEngine(scripted(script))
                 yield self.runner.replace(models={"*": engine})
                 engine.finish()
                 return
@@ -375,7 +386,7 @@ def _hop(
     )
 
 
-def _prepared(runner: Runner, opening: Opening) -> Runner:
+def prepared(runner: Runner, opening: Opening) -> Runner:
     """The runner with what the scenario says of limits, models and settings; what it leaves open stays."""
     try:
         return runner.replace(
@@ -399,19 +410,6 @@ def _needs_http(runner: Runner, opening: Opening) -> bool:
     return opening.tape is not None
 
 
-def _answers(script: Sequence[ScriptedAnswer]) -> Iterator[tuple[Say | Call | Transfer, ...]]:
-    for answer in script:
-        said = () if answer.say is None else (Say(answer.say),)
-        yield (*said, *(_scripted(call) for call in answer.calls))
-
-
-def _scripted(call: ScriptedCall) -> Call | Transfer:
-    if call.transfer is not None and not call.arguments:
-        return Transfer(call.transfer, call.reason)
-    arguments: Any = call.arguments
-    return Call(call.tool or tool_name(call.transfer or ""), arguments)
-
-
 def _tool(name: str, spec: ToolSpec) -> Tool:
     def answer(**arguments: Any) -> Any:
         for entry in spec.returns:
@@ -426,33 +424,3 @@ def _tool(name: str, spec: ToolSpec) -> Tool:
 
 class ToolFailed(Exception):
     """What a tool declared in a scenario file raises where the file says so."""
-
-
-_TIMEOUTS = ("TimeoutError", "Timeout", "APITimeoutError", "ReadTimeout", "ConnectTimeout")
-_BROKEN = ("APIConnectionError", "ConnectError", "ConnectionError", "ClientConnectorError", "ServiceUnavailableError")
-
-
-def _missed(tape: Tape | None) -> CassetteError | None:
-    """The first thing that could not be replayed, if any."""
-    return tape.error if tape is not None else None
-
-
-def _failure(error: Exception, tape: Tape | None) -> Failure:
-    """What ended a turn; a recording's miss counts as such however a client wrapped it."""
-    missed = _missed(tape)
-    if missed is not None or isinstance(error, CassetteError):
-        cause = missed or error
-        edit = cause.edit if isinstance(cause, CassetteMismatch) else None
-        return Failure(kind="cassette", exception=type(cause).__name__, message=str(cause), edit=edit)
-    name, status = type(error).__name__, getattr(error, "status_code", None)
-    kind: Literal["agent", "model", "network", "timeout", "harness"] = "agent"
-    if name in _TIMEOUTS:
-        kind = "timeout"
-    elif name in _BROKEN:
-        kind = "network"
-    elif isinstance(error, ScriptError):
-        kind = "harness"
-    elif isinstance(status, int) or isinstance(error, EmptyResponseError):
-        kind = "model"
-    code = status if isinstance(status, int) else None
-    return Failure(kind=kind, exception=name, message=scrub_text(str(error)), status_code=code)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from chatflow_runtime.engine import Answer
-from chatflow_runtime.types import UNKNOWN, ToolCall, Usage, encodable
+from chatflow_runtime.types import UNKNOWN, Json, ToolCall, Usage, encodable
 
 # litellm invents such an id, another one each time, where the provider sent none.
 _INVENTED_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -27,6 +27,23 @@ def parse_completion(payload: Mapping[str, object]) -> Answer:
         tool_calls=tuple(_tool_call(_mapping(call)) for call in _list(message.get("tool_calls"))),
         usage=_usage(_mapping(payload.get("usage"))),
     )
+
+
+def render_completion(answer: Answer, model: str) -> dict[str, Json]:
+    """A chat-completions response body that `parse_completion` reads as this answer."""
+    calls: list[Json] = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in answer.tool_calls
+    ]
+    message: dict[str, Json] = {"role": "assistant", "content": answer.text}
+    if calls:
+        message["tool_calls"] = calls
+    choice: dict[str, Json] = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+    body: dict[str, Json] = {"object": "chat.completion", "model": model, "choices": [choice]}
+    if answer.usage != UNKNOWN:
+        used, made = answer.usage.input_tokens, answer.usage.output_tokens
+        body["usage"] = {"prompt_tokens": used, "completion_tokens": made}
+    return body
 
 
 def join_completion(chunks: Iterable[Mapping[str, object]]) -> Answer:

@@ -162,6 +162,25 @@ def _wire_id(call_id: str, rule: re.Pattern[str]) -> str:
     return "c" + hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
+def refusals(request: Mapping[str, object]) -> tuple[Fault, ...]:
+    """The faults for which the request's own provider refuses it, as far as the model's name tells which that is.
+
+    Blank text beside calls, and calls in a request without tools, are refused by Anthropic's models and those of
+    Bedrock; servers of OpenAI's form take them.
+    """
+    found = faults(request)
+    if re.search(r"claude|anthropic|bedrock", str(request.get("model")).lower()):
+        return found
+    messages = [_mapping(message) for message in _list(request.get("messages"))]
+
+    def is_taken(fault: Fault) -> bool:
+        if fault.code == "blank_content":
+            return fault.index is not None and bool(messages[fault.index].get("tool_calls"))
+        return fault.code == "tools_missing"
+
+    return tuple(fault for fault in found if not is_taken(fault))
+
+
 # --- validation
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chatflow_eval.scenario import ModelChoice, Scenario, Turn
+import pytest
+
+from chatflow_eval.errors import TargetError
+from chatflow_eval.scenario import ModelChoice, Scenario, Service, Turn
 from chatflow_eval.trial import Trial, plan
 
 ROOT = Path("/project")
@@ -55,3 +58,35 @@ def test_every_trial_has_a_recording_of_its_own() -> None:
     assert len({trial.cassette for trial in trials}) == len(trials)
     assert trials[0].cassette == ROOT / "cassettes" / "a" / "x" / "a.json"
     assert trials[1].cassette == ROOT / "cassettes" / "a" / "x" / "a.2.json"
+
+
+def test_each_framework_is_a_trial_of_its_own_with_a_recording_of_its_own() -> None:
+    on_both = Scenario(
+        id="x",
+        turns=[Turn("hi", expect={"stay": True})],
+        target=lambda: None,
+        frameworks=["chatflow", "chatflow_agent"],
+    )
+    trials = plan([on_both], root=ROOT, models=("a",), repeats=2)
+    assert [(trial.framework, trial.repeat) for trial in trials] == [
+        ("chatflow", 1),
+        ("chatflow", 2),
+        ("chatflow_agent", 1),
+        ("chatflow_agent", 2),
+    ]
+    names = [trial.cassette.name for trial in trials]
+    assert names == ["a.json", "a.2.json", "chatflow_agent.a.json", "chatflow_agent.a.2.json"]
+
+
+def test_the_command_lines_frameworks_win_over_the_files() -> None:
+    on_one = Scenario(id="x", turns=[Turn("hi", expect={"stay": True})], target=lambda: None, frameworks=["chatflow"])
+    (trial,) = plan([on_one], root=ROOT, frameworks=("chatflow_agent",))
+    assert trial.framework == "chatflow_agent"
+
+
+def test_a_service_runs_on_no_framework_of_ours() -> None:
+    talked_to = Scenario(
+        id="x", turns=[Turn("hi", expect={"stay": True})], target=Service(http="http://127.0.0.1:8000/chat")
+    )
+    with pytest.raises(TargetError, match="'x' talks to http://"):
+        plan([talked_to], root=ROOT, frameworks=("chatflow_agent",))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatflow_runtime.history import conversation, faults, project
+from chatflow_runtime.history import conversation, faults, project, refusals
 from chatflow_runtime.types import AssistantMessage, Json, Message, ToolCall, ToolResult, UserMessage
 
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
@@ -75,6 +75,24 @@ def test_a_whole_history_has_no_faults() -> None:
 def test_what_a_provider_refuses_is_a_fault(messages: list[dict[str, Any]], expected: list[str]) -> None:
     """B036, B055, CF-3, CF-19."""
     assert codes(*messages) == expected
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools", "expected"),
+    [
+        ([USER, called("a", content=""), answered("a")], [TOOL], {"gpt-4o": [], "claude-x": ["blank_content"]}),
+        ([USER, called("a"), answered("a")], [], {"gpt-4o": [], "claude-x": ["tools_missing"]}),
+        ([USER, called("a", "b"), answered("a")], [TOOL], {"gpt-4o": ["unanswered_call"]}),
+        ([USER, {"role": "assistant", "content": ""}, USER], [TOOL], {"gpt-4o": ["blank_content"]}),
+    ],
+)
+def test_what_one_provider_refuses_is_held_against_its_own_models(
+    messages: list[dict[str, Any]], tools: list[dict[str, Any]], expected: dict[str, list[str]]
+) -> None:
+    """B055, B057: a framework that only ever talks to another provider is not blamed for it."""
+    for model, codes in expected.items():
+        found = refusals({"model": model, "messages": messages, "tools": tools})
+        assert [fault.code for fault in found] == codes
 
 
 def test_text_beside_calls_and_other_content_are_fine() -> None:
