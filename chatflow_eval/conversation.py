@@ -108,6 +108,8 @@ class Conversations:
     file: str
     name: str
     model: str | None = None
+    framework: Framework | None = None
+    """What agents run on unless a conversation says otherwise; `None`: the reference runtime."""
     mode: Mode = "none"
     _opened: list[Talk] = field(default_factory=list)
 
@@ -119,12 +121,13 @@ class Conversations:
         context: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         settings: SettingsSpec | None = None,
-        framework: Framework = REFERENCE,
+        framework: Framework | None = None,
     ) -> Talk:
         """A fresh conversation with an Agent, a Runner, a factory, a reference (`support.py:build`), or an address."""
         chosen = model if model is not None else self.model
         label = chosen if isinstance(chosen, str) else "declared" if chosen is None else "mixed"
         name = self.name if not self._opened else f"{self.name}-{len(self._opened) + 1}"
+        framework = framework or self.framework or REFERENCE
         spec = _spec(target, self.root / Path(self.file).parent)
         system = target_of(spec, framework)
         cassette = path_for(self.root, self.file, name, label, 1, framework=framework)

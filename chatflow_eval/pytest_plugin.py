@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from chatflow_eval.conversation import Conversations
     from chatflow_eval.outcome import Outcome
-    from chatflow_eval.scenario import ModelChoice, Scenario
+    from chatflow_eval.scenario import Framework, ModelChoice, Scenario
     from chatflow_eval.trial import Mode, Trial
 
 PATTERNS = (".scenario.yaml", ".scenario.yml")
@@ -26,6 +26,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="MODEL",
         help="Who answers for every agent: a litellm model's name, or `keyword`. Repeatable.",
+    )
+    group.addoption(
+        "--chatflow-framework",
+        action="append",
+        choices=["chatflow", "chatflow_agent"],
+        default=[],
+        help="What agents run on: the reference runtime, or the published package chatflow-agent. Repeatable.",
     )
     group.addoption(
         "--chatflow-record-mode",
@@ -56,17 +63,22 @@ class ScenarioFile(pytest.File):
         except ScenarioError as error:
             raise self.CollectError(str(error)) from None
         for scenario in scenarios:
-            for model in _models(self.config) or scenario.models or (None,):
-                name = scenario.id if model is None else f"{scenario.id}[{label(model)}]"
-                yield ScenarioItem.from_parent(self, name=name, scenario=scenario, model=model)
+            for framework in _frameworks(self.config) or scenario.frameworks or (None,):
+                for model in _models(self.config) or scenario.models or (None,):
+                    on = ", ".join(each for each in (framework, model and label(model)) if each)
+                    name = f"{scenario.id}[{on}]" if on else scenario.id
+                    yield ScenarioItem.from_parent(self, name=name, scenario=scenario, framework=framework, model=model)
 
 
 class ScenarioItem(pytest.Item):
-    """One scenario with one model; all of its repeats must pass."""
+    """One scenario on one framework with one model; all of its repeats must pass."""
 
-    def __init__(self, *, scenario: Scenario, model: ModelChoice | None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, scenario: Scenario, framework: Framework | None, model: ModelChoice | None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.scenario = scenario
+        self.framework = framework
         self.model = model
         self.extra_keyword_matches.update(scenario.tags)
         if scenario.skip is not None:
@@ -90,6 +102,7 @@ class ScenarioItem(pytest.Item):
             [self.scenario],
             root=loader.find_root(self.path),
             models=() if self.model is None else (self.model,),
+            frameworks=() if self.framework is None else (self.framework,),
             repeats=self.config.getoption("--chatflow-repeats"),
             mode=_mode(self.config),
         )
@@ -122,12 +135,13 @@ def chatflow(request: pytest.FixtureRequest) -> Iterator[Conversations]:
     from chatflow_eval.loader import find_root
 
     root = find_root(request.path)
-    models = _models(request.config)
+    models, frameworks = _models(request.config), _frameworks(request.config)
     conversations = Conversations(
         root=root,
         file=_relative(request.path, root),
         name=getattr(request.node, "originalname", None) or request.node.name,
         model=models[0] if models else None,
+        framework=frameworks[0] if frameworks else None,
         mode=_mode(request.config),
     )
     yield conversations
@@ -136,6 +150,10 @@ def chatflow(request: pytest.FixtureRequest) -> Iterator[Conversations]:
 
 def _models(config: pytest.Config) -> tuple[str, ...]:
     return tuple(config.getoption("--chatflow-model"))
+
+
+def _frameworks(config: pytest.Config) -> tuple[Framework, ...]:
+    return tuple(config.getoption("--chatflow-framework"))
 
 
 def _mode(config: pytest.Config) -> Mode:

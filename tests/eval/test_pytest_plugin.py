@@ -77,6 +77,31 @@ def test_repeats_must_all_pass_and_models_are_items_of_their_own(pytester: pytes
     result.stdout.fnmatch_lines(["*3 of 3 repeats did not pass*"])
 
 
+def test_frameworks_are_items_of_their_own(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("chatflow_agent", reason="chatflow-agent is not installed (extra chatflow-agent)")
+    write(pytester, "a.scenario.yaml", SWARM + ROUTED)
+    options = ("--chatflow-framework", "chatflow", "--chatflow-framework", "chatflow_agent")
+    result = pytester.runpytest("-v", *options)
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*::routed[[]chatflow[]] PASSED*", "*::routed[[]chatflow_agent[]] PASSED*"])
+
+
+def test_the_fixture_talks_to_agents_on_another_framework(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("chatflow_agent", reason="chatflow-agent is not installed (extra chatflow-agent)")
+    pytester.makepyfile(
+        """
+        from chatflow_agent import Agent
+
+        def test_it(chatflow):
+            triage = Agent("Triage", "Welcome the user.", handoffs=[Agent("Billing", "Handle refunds.")])
+            talk = chatflow(triage, framework="chatflow_agent")
+            turn = talk.say("I want a refund", script=[{"transfer": "Billing"}, {"say": "Done."}])
+            assert turn.agents == ("Triage", "Billing")
+        """
+    )
+    pytester.runpytest().assert_outcomes(passed=1)
+
+
 def test_tags_select_like_keywords(pytester: pytest.Pytester) -> None:
     write(pytester, "a.scenario.yaml", SWARM + ROUTED + STAYED)
     pytester.runpytest("-k", "smoke").assert_outcomes(passed=1, deselected=1)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-from chatflow_eval import outcome, trial
+from chatflow_eval import loader, outcome, trial
 from chatflow_eval.errors import TargetError
 from chatflow_eval.outcome import Outcome
 from chatflow_eval.retries import CallLimits
@@ -582,3 +582,18 @@ def test_a_runner_of_ours_brings_its_limits_along() -> None:
     runner = Runner(a, max_handoffs_per_turn=1, max_tool_iterations=3)
     made = translate(runner, {})
     assert (made.max_handoffs_per_turn, made.max_tool_iterations) == (1, 3)
+
+
+# The shipped suite.
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_shipped_support_suite_replays_on_it() -> None:
+    scenarios = loader.load([ROOT / "scenarios" / "support.scenario.yaml"], ROOT)
+    found = outcome.collect(trial.plan(scenarios, root=ROOT, frameworks=[FRAMEWORK]))
+    assert {each.failure for each in found} == {None}
+    assert all(each.replayed for each in found)
+    unexpected = [each.scenario for each in found if not each.ok]
+    # Here the model passes the user back, which it does not do on the reference runtime.
+    assert unexpected == ["billing-in-other-words[3]"]
