@@ -229,9 +229,7 @@ def _hops(turn: TurnTrace, number: int, topology: Topology) -> Iterator[_Placed]
             )
 
 
-def _wrong_with(
-    hop: Hop, declared: set[tuple[str, str]], agents: tuple[str, ...]
-) -> tuple[IncidentKind | None, str]:
+def _wrong_with(hop: Hop, declared: set[tuple[str, str]], agents: tuple[str, ...]) -> tuple[IncidentKind | None, str]:
     """What is wrong with the hop by itself; a topology without any edge declares nothing to hold hops against."""
     if hop.accepted and hop.why is not None:
         return "not_allowed", f"it had been refused ({hop.why}), and happened all the same"

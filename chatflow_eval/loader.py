@@ -21,7 +21,7 @@ from chatflow_eval import scrub
 from chatflow_eval.document import MAX_PROBLEMS, Document, Map, Place, Seq, read
 from chatflow_eval.errors import ScenarioError, ScenarioErrors
 from chatflow_eval.expectations import Expectations
-from chatflow_eval.fields import Value, many, shown, suggestion
+from chatflow_eval.fields import TEXT_SCHEMA, Value, many, shown, suggestion
 from chatflow_eval.scenario import (
     INTERNAL,
     AgentSpec,
@@ -29,6 +29,7 @@ from chatflow_eval.scenario import (
     Defaults,
     Factory,
     Scenario,
+    Service,
     Suite,
     Swarm,
     Turn,
@@ -379,7 +380,9 @@ def _keys(model: type[Value]) -> tuple[str, ...]:
 def _model_at(model: type[Value] | None, loc: _Loc) -> type[Value] | None:
     """The model that a location leads to, from the annotations of the fields on the way."""
     for part in loc:
-        if model is not None and part in model.model_fields:
+        if part == "target":
+            model = Service
+        elif model is not None and part in model.model_fields:
             model = _model_in(model.model_fields[str(part)].annotation)
         elif part == "agents":
             model = AgentSpec
@@ -494,6 +497,11 @@ def json_schema() -> dict[str, Any]:
     del agent["properties"]["name"]
     agent.pop("required")
     agents = {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#/$defs/AgentSpec"}}
+    served = shapes["ServiceAgent"]
+    del served["properties"]["name"]
+    served.pop("required")
+    by_name = {"type": "object", "additionalProperties": {"$ref": "#/$defs/ServiceAgent"}}
+    shapes["Service"]["properties"]["agents"] = {"anyOf": [by_name, {"type": "array", "items": TEXT_SCHEMA}]}
     inline = {"agents": agents, "start": swarm["properties"]["start"], "dialect": swarm["properties"]["dialect"]}
     for shape in (head, scenario):
         shape["properties"] |= inline

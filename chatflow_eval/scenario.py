@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -304,7 +304,7 @@ class ServiceAgents(Value):
 
     agents: Annotated[tuple[ServiceAgent, ...], BeforeValidator(_service_agents)] = ()
     """None: nothing is known of them beforehand."""
-    start: Name | Literal[""] = ""
+    start: Name = ""
     """Who has the conversation at first; the first of `agents` where it is left out."""
 
     @model_validator(mode="after")
@@ -417,14 +417,16 @@ class Service(ServiceAgents):
             for part, place in self.fields.items()
             if "[*]" in place and part not in LISTS
         ]
-        taken = {"messages": "the words", "model": "the model"} if self.format == "openai" else {}
+        sent = ("session", "context") if self.format == "openai" else get_args(RequestPart)
+        taken = {"messages": "messages", "model": "model"} if self.format == "openai" else {}
+        taken |= {part: part for part in sent if part not in self.request}
         for part, keys in self.request.items():
-            if self.format == "openai" and part in ("turn", "message"):
+            if part not in sent:
                 problems.append((("request", part), refusal(f"format `openai` sends no `{part}` beside `messages`")))
             for other, what in taken.items():
                 if f"{keys}.".startswith(f"{other}.") or f"{other}.".startswith(f"{keys}."):
-                    problems.append((("request", part), refusal(f"{shown(keys)} is taken by {what}")))
-            taken[keys] = f"`{part}`"
+                    problems.append((("request", part), refusal(f"{shown(keys)} is taken by `{what}`")))
+            taken[keys] = part
         if problems:
             raise _refusals(problems)
         return self

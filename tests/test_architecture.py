@@ -17,12 +17,14 @@ RUNTIME = ROOT / "runtime" / "chatflow_runtime"
 
 ROWS: tuple[tuple[str, ...], ...] = (
     ("cli", "pytest_plugin"),
-    ("cassette_commands",),
+    ("cassette_commands", "view_command"),
+    ("viewer",),
     ("conversation", "assertions"),
     ("shelf",),
     ("writers",),
     ("gate",),
-    ("comparison", "history"),
+    ("listing",),
+    ("comparison", "history", "progress"),
     ("report",),
     ("metrics",),
     ("tables",),
@@ -53,7 +55,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("transcript",),
     ("route",),
     ("trace",),
-    ("errors",),
+    ("errors", "quantities"),
 )
 """Top to bottom; a module imports from rows below its own."""
 
@@ -67,11 +69,15 @@ DOORS = {
     "scipy": {"statistics"},
     "jinja2": {"writers"},
     "tabulate": {"writers"},
-    "click": {"cli", "cassette_commands"},
+    "wcwidth": {"writers"},
+    "click": {"cli", "cassette_commands", "view_command"},
     "tqdm": {"cli"},
     "pytest": {"pytest_plugin"},
     "litellm": {"litellm_engine"},
     "aiohttp": {"testing"},
+    "httpx": {"targets"},
+    "starlette": {"viewer"},
+    "uvicorn": {"view_command"},
 }
 """Third-party libraries and the modules through which they come in."""
 
@@ -190,7 +196,10 @@ sys.exit(f"cannot be imported alone: {failed}" if failed else 0)
     [
         ("import chatflow_eval", {"pydantic", "pandas", "litellm", "vcr", "jinja2", "yaml", "scipy", "pytest"}),
         ("import chatflow_runtime", {"pydantic", "litellm", "vcr", "httpx"}),
-        ("import chatflow_eval.cli", {"pydantic", "pandas", "litellm", "vcr", "jinja2", "yaml", "scipy", "pytest"}),
+        (
+            "import chatflow_eval.cli",
+            {"pydantic", "pandas", "litellm", "vcr", "jinja2", "yaml", "scipy", "pytest", "starlette", "uvicorn"},
+        ),
         ("import chatflow_eval.pytest_plugin", {"pydantic", "pandas", "litellm", "vcr", "jinja2", "yaml", "scipy"}),
     ],
 )

@@ -25,6 +25,7 @@ import re
 import runpy
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import textwrap
@@ -32,7 +33,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from click.testing import CliRunner
@@ -40,6 +41,7 @@ from click.testing import CliRunner
 import chatflow_eval
 from chatflow_eval import cli, gate, incidents, loader, metrics, outcome, pytest_plugin, tables, trial
 from chatflow_eval.checks import CHECKS
+from chatflow_eval.scenario import AnswerPart, RequestPart
 from chatflow_eval.targets.names import check_names
 from chatflow_eval.testing import Reply, ScriptedServer
 
@@ -50,6 +52,9 @@ WRITE = "CHATFLOW_EVAL_WRITE_DOCS"
 
 SERVER = "http://127.0.0.1:8080/v1"
 """The address of a local model server in the pages; the scripted server answers there in the tests."""
+
+SERVICE = "127.0.0.1:8000"
+"""Where a page's own service listens; a free port stands in for it in the tests."""
 
 FILE_COMMANDS = {"find", "grep", "ls", "mv", "sed"}
 
@@ -119,6 +124,8 @@ class Reader:
     folder: Path
     server: str
     monkeypatch: pytest.MonkeyPatch
+    service: str
+    """Host and port."""
     namespace: dict[str, Any] = field(default_factory=lambda: {"__name__": "docs"})
     printed: str | None = None
     """By the Python block right before."""
@@ -148,8 +155,12 @@ class Reader:
         assert block.file, f"{block}: its first line names no file"
         path = self.folder / block.file
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(block.text.replace(SERVER, self.server), encoding="utf-8")
+        path.write_text(self._here(block.text), encoding="utf-8")
         return path
+
+    def _here(self, text: str) -> str:
+        """The text with the addresses of this test."""
+        return text.replace(SERVER, self.server).replace(SERVICE, self.service)
 
     def _yaml(self, block: Block) -> None:
         if block.file:
@@ -170,7 +181,7 @@ class Reader:
         if block.file:
             self._write(block)
             return
-        code = compile("\n" * (block.line - 1) + block.text, block.page, "exec", dont_inherit=True)
+        code = compile("\n" * (block.line - 1) + self._here(block.text), block.page, "exec", dont_inherit=True)
         with contextlib.redirect_stdout(io.StringIO()) as out:
             exec(code, self.namespace)
         self.printed = out.getvalue()
@@ -181,7 +192,8 @@ class Reader:
             assert not failed or command == "echo $?", (
                 f"{block}: `{failed}` exited with {self.exit_code}; show `echo $?`"
             )
-            said = self._run(command, block).replace(str(self.folder), "/home/me/swarm").replace(self.server, SERVER)
+            said = self._run(command, block).replace(str(self.folder), "/home/me/swarm")
+            said = said.replace(self.server, SERVER).replace(self.service, SERVICE)
             failed = command if self.exit_code else ""
             told.append(f"$ {command}\n{self._agreed(block, shown, said) if shown else ''}")
         assert not failed, f"{block}: `{failed}` exited with {self.exit_code}; show `echo $?`"
@@ -287,7 +299,9 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str) -> Iter
     monkeypatch.chdir(tmp_path)
     settings = '[tool.pytest.ini_options]\nasyncio_default_fixture_loop_scope = "function"\n'
     (tmp_path / "pyproject.toml").write_text(settings, encoding="utf-8")
-    following = Reader(tmp_path, server, monkeypatch)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        service = f"127.0.0.1:{free.getsockname()[1]}"
+    following = Reader(tmp_path, server, monkeypatch, service)
     yield following
     following._forget_modules()
 
@@ -411,6 +425,18 @@ def _properties(shape: str) -> set[str]:
 )
 def test_every_key_of_a_scenario_file_is_documented(heading: str, known: set[str]) -> None:
     assert keys("docs/scenarios.md", heading) == known
+
+
+@pytest.mark.parametrize(
+    ("heading", "known"),
+    [
+        ("### Keys of a service", _properties("Service")),
+        ("### What a service answers", set(get_args(AnswerPart))),
+        ("### What a service is asked", set(get_args(RequestPart))),
+    ],
+)
+def test_the_whole_contract_of_a_service_is_documented(heading: str, known: set[str]) -> None:
+    assert keys("docs/targets.md", heading) == known
 
 
 def test_every_kind_of_incident_is_documented_and_whether_it_fails() -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import httpx
 
 from chatflow_eval.retries import CallLimits, persist
 from chatflow_eval.scenario import SettingsSpec
+from chatflow_eval.targets.certificates import certificates
 from chatflow_runtime.completions import render_completion
 from chatflow_runtime.engine import Engine, ModelRequest
 from chatflow_runtime.types import Json
@@ -35,7 +34,7 @@ class ChatClient(httpx.AsyncClient):
     """Sends chat requests with the scenario's settings, and again where that may help."""
 
     def __init__(self, wire: Wire) -> None:
-        super().__init__(timeout=wire.limits.timeout, verify=_certificates())
+        super().__init__(timeout=wire.limits.timeout, verify=certificates())
         self._wire = wire
 
     async def post(self, url: Any, *, json: Any = None, **options: Any) -> httpx.Response:
@@ -70,12 +69,6 @@ class AnsweringClient(httpx.AsyncClient):
         answer = await self._engine.answer(self._request)
         body = render_completion(answer, self._request.model)
         return httpx.Response(200, json=body, request=httpx.Request("POST", url))
-
-
-@cache
-def _certificates() -> ssl.SSLContext:
-    # Reading them takes 20 ms, which a conversation would pay for each client.
-    return httpx.create_ssl_context()
 
 
 class _Refused(Exception):

@@ -239,6 +239,12 @@ def test_a_target_that_declares_nothing_breaks_no_rule() -> None:
     assert found(turn("A", hop("A", "C"), ran)) == ()
 
 
+def test_a_handoff_that_happened_to_somebody_nobody_declares_is_unregistered() -> None:
+    known = Topology(start="A", agents=("A", "B"))
+    (incident,) = find(Trace(topology=known, turns=(turn("A", hop("A", "Nobody")),)))
+    assert (incident.kind, incident.agents) == ("unregistered_target", ("A", "Nobody"))
+
+
 def test_a_tool_of_another_agent_that_ran_is_not_allowed() -> None:
     """B101."""
     (incident,) = found(turn("A", ToolStep(agent="A", tool="refund")), topology=DECLARED)

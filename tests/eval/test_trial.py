@@ -90,3 +90,17 @@ def test_a_service_runs_on_no_framework_of_ours() -> None:
     )
     with pytest.raises(TargetError, match="'x' talks to http://"):
         plan([talked_to], root=ROOT, frameworks=("chatflow_agent",))
+
+
+def test_no_router_of_ours_stands_in_for_a_service() -> None:
+    turns = [Turn("hi", expect={"stay": True})]
+    both = [
+        Scenario(id="agents", turns=turns, target=lambda: None),
+        Scenario(id="service", turns=turns, target=Service(http="http://127.0.0.1:8000/chat")),
+    ]
+    trials = plan(both, root=ROOT, baseline=True)
+    assert [(trial.scenario.id, trial.label) for trial in trials] == [
+        ("agents", "declared"),
+        ("agents", "keyword"),
+        ("service", "declared"),
+    ]
