@@ -6,9 +6,9 @@ from typing import Protocol, TypeAlias
 
 from chatflow_eval import incidents
 from chatflow_eval.incidents import Incident
-from chatflow_eval.route import Route, Visit, visits_of_trace, visits_of_turn
+from chatflow_eval.route import Route, Visit, route_text, visits_of_trace, visits_of_turn
 from chatflow_eval.trace import Trace, TurnTrace
-from chatflow_eval.transcript import route_text, transcript_of_trace, transcript_of_turn
+from chatflow_eval.transcript import transcript_of_trace, transcript_of_turn
 
 
 class HasTrace(Protocol):

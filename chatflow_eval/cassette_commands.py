@@ -22,6 +22,7 @@ def cassettes() -> None:
 def list_(paths: tuple[Path, ...]) -> None:
     """List recordings, with their trials, exchanges and sizes; all of the project's without PATHS."""
     from chatflow_eval import shelf
+    from chatflow_eval.scenario import REFERENCE
 
     rows = [("exchanges", "kB", "recorded", "of", "in")]
     for path in shelf.files(paths or _all()):
@@ -31,11 +32,10 @@ def list_(paths: tuple[Path, ...]) -> None:
             rows.append(("damaged", size, "", "", _shown(path)))
             continue
         origin = one.origin
-        of = (
-            f"{origin.file}::{origin.scenario}, {origin.model}, {origin.target}, repeat {origin.repeat}"
-            if origin
-            else "unknown"
-        )
+        of = "unknown"
+        if origin is not None:
+            on = "" if origin.target == REFERENCE else f"{origin.target}, "
+            of = f"{origin.file}::{origin.scenario}, {on}{origin.model}, repeat {origin.repeat}"
         rows.append((str(len(one.exchanges)), size, origin.recorded[:10] if origin else "", of, _shown(path)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for exchanges, size, *rest in rows:

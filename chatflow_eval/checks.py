@@ -12,7 +12,7 @@ from chatflow_eval.errors import ScenarioError
 from chatflow_eval.expectations import Call, Calls, Expectations, HandoffCount, IncidentPolicy, Place, Wording
 from chatflow_eval.fields import Value, json_text, same, shown, subset
 from chatflow_eval.incidents import KINDS, Incident
-from chatflow_eval.route import Aligned, Route, Visit, visits_of_trace, visits_of_turn
+from chatflow_eval.route import ARROWS, Aligned, Route, Visit, route_text, visits_of_trace, visits_of_turn
 from chatflow_eval.trace import Hop, ToolStep, Trace, TurnTrace
 
 VerdictStatus: TypeAlias = Literal["passed", "failed", "skipped"]
@@ -87,7 +87,7 @@ def route(span: Span, pattern: Route) -> Finding:
     visits = span.visits
     return Finding(
         expected=str(pattern),
-        actual=_arrows(visits),
+        actual=route_text(visits),
         why="" if pattern.match(visits) else pattern.explain(visits),
         alignment=pattern.align(visits),
     )
@@ -96,14 +96,14 @@ def route(span: Span, pattern: Route) -> Finding:
 def stay(span: Span, _: Literal[True]) -> Finding:
     """Nobody hands off."""
     visits = span.visits
-    first, *others = (visit.agent for visit in visits)
+    first, *others = visits
     return Finding(
-        expected=first,
-        actual=_arrows(visits),
-        why=f"{first} was to keep the conversation, and it went to {' -> '.join(others)}" if others else "",
+        expected=first.agent,
+        actual=route_text(visits),
+        why=f"{first.agent} was to keep the conversation, and it went to {route_text(others)}" if others else "",
         alignment=(
-            Aligned(expected=first, actual=first, ok=True),
-            *(Aligned(expected=None, actual=other, ok=False) for other in others),
+            Aligned(expected=first.agent, actual=first.agent, ok=True),
+            *(Aligned(expected=None, actual=other.agent, ok=False) for other in others),
         ),
     )
 
@@ -121,7 +121,7 @@ def ends_at(span: Span, agents: tuple[str, ...]) -> Finding:
 def handoffs(span: Span, count: HandoffCount) -> Finding:
     """So many handoffs are accepted; coming back from a call is none."""
     made = [hop for hop in span.hops if count.kind in (None, hop.kind)]
-    listed = ", ".join(f"{hop.source} -> {hop.target}" for hop in made)
+    listed = ", ".join(f"{hop.source} {ARROWS[hop.kind]} {hop.target}" for hop in made)
     why = f"expected {count}, found {len(made)}{f' ({listed})' if made else ''}"
     return Finding(expected=str(count), actual=str(len(made)), why="" if count.accepts(len(made)) else why)
 
@@ -194,10 +194,6 @@ CHECKS: dict[str, Check] = {
 """Every built-in check by its name in YAML; `incidents` beside them looks at what was found in the trace."""
 
 
-def _arrows(visits: Iterable[Visit]) -> str:
-    return " -> ".join(visit.agent for visit in visits)
-
-
 def _one_of(actual: str, agents: tuple[str, ...], did: str) -> Finding:
     expected = " | ".join(agents)
     return Finding(
@@ -206,7 +202,7 @@ def _one_of(actual: str, agents: tuple[str, ...], did: str) -> Finding:
 
 
 def _route_has(span: Span, places: tuple[Place, ...], *, why: str, expected: str = "") -> Finding:
-    actual = _arrows(span.visits)
+    actual = route_text(span.visits)
     listed = ", ".join(f"{expected}{place}" for place in places)
     return Finding(expected=listed, actual=actual, why=f"the route {actual} {why}" if why else "")
 
@@ -319,7 +315,7 @@ def _custom(reference: str, span: Span, expected: Any) -> Finding:
         raise ScenarioError(f"check {reference}: {type(problem).__name__}: {problem}") from problem
     if why is not None and not isinstance(why, str):
         raise ScenarioError(f"check {reference}: expected the reason why not, or None, found {shown(why)}")
-    return Finding(expected=json_text(expected), actual=_arrows(span.visits), why=why or "")
+    return Finding(expected=json_text(expected), actual=route_text(span.visits), why=why or "")
 
 
 def _incidents(
@@ -360,5 +356,5 @@ def _incidents(
         status="failed" if why else "skipped" if lost else "passed",
         expected=", ".join([*wanted, f"no {'other ' if wanted else ''}{', '.join(k for k in KINDS if k in failing)}"]),
         actual=", ".join(f"{incident.kind} in turn {incident.turn}" for incident in found) or "none",
-        why=" ".join(why) or lost,
+        why="; ".join(each.rstrip(".") for each in why) or lost,
     )

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from rapidfuzz import process
-
 from chatflow_eval.comparison import Comparison, ScenarioChange, compare
 from chatflow_eval.errors import ChatflowEvalError
+from chatflow_eval.fields import suggestion
 from chatflow_eval.incidents import KINDS
 from chatflow_eval.metrics import Cost, Rate, ScenarioNumbers
 from chatflow_eval.outcome import Outcome
@@ -81,7 +80,7 @@ class Gate:
                 raise ValueError(f"{name} is 0 or more, not {ceiling:g}")
         for kind in self.max_incident:
             if kind not in KINDS:
-                raise ValueError(f"max_incident: no incident is called {kind!r}{_nearest(kind, KINDS)}")
+                raise ValueError(f"max_incident: no incident is called {kind!r}{suggestion(kind, KINDS)}")
 
     def _rates(self) -> Iterator[tuple[str, float]]:
         for name in ("min_accuracy", "max_regression"):
@@ -152,7 +151,7 @@ def rules_of(table: Mapping[str, Any]) -> dict[str, Any]:
         kind = {"baseline": str, "significant": bool, "must_pass": list}.get(name)
         if kind is None and name not in RULES:
             known = [*RULES, "baseline"]
-            raise ChatflowEvalError(f"[tool.chatflow-eval.gate]: unknown rule {key!r}{_nearest(name, known)}")
+            raise ChatflowEvalError(f"[tool.chatflow-eval.gate]: unknown rule {key!r}{suggestion(name, known)}")
         kind = kind or (dict if name in _KEYED else float if name in _REAL else int)
         values = list(value.values()) if kind is dict and isinstance(value, dict) else [value]
         numeric = (int if name == "max_incident" else float) if kind is dict else kind
@@ -178,11 +177,6 @@ def _is(value: object, kind: type) -> bool:
     return isinstance(value, (int, float) if kind is float else kind)
 
 
-def _nearest(wanted: str, known: Sequence[str]) -> str:
-    found = process.extractOne(wanted, known, score_cutoff=60)
-    return f"; did you mean {found[0]!r}?" if found else ""
-
-
 def _floor(name: str, floor: float, rate: Rate, hint: str = "") -> RuleResult:
     threshold = f">= {floor:g}"
     if rate.value is None:
@@ -196,7 +190,7 @@ _EMPTY = Rate(0, 0, None, None, None, "")
 
 
 def _floor_of(what: str, name: str, floor: float, rates: Mapping[str, Rate]) -> RuleResult:
-    hint = "" if name in rates else _nearest(name, list(rates))
+    hint = "" if name in rates else suggestion(name, list(rates))
     return _floor(f"routing accuracy of {what} {name}", floor, rates.get(name, _EMPTY), hint)
 
 
@@ -226,7 +220,7 @@ def _must_pass(wanted: str, scenarios: Sequence[ScenarioNumbers]) -> RuleResult:
     rows = [row for row in scenarios if wanted in (row.scenario, f"{row.file}::{row.scenario}", *row.tags)]
     if not rows:
         known = list(dict.fromkeys(name for row in scenarios for name in (row.scenario, *row.tags)))
-        why = f"{name}: nothing ran by this id or tag{_nearest(wanted, known)}"
+        why = f"{name}: nothing ran by this id or tag{suggestion(wanted, known)}"
         return RuleResult(name, threshold, "n/a", False, why)
     bad = [row for row in rows if not row.trials["passed"] or sum(row.trials.values()) > row.trials["passed"]]
     actual = f"{len(rows) - len(bad)} of {len(rows)} scenarios"
@@ -255,7 +249,7 @@ def _lost(comparison: Comparison, most: float, significant: bool) -> RuleResult:
     threshold = f"<= {most:g}{' or not significant' if significant else ''}"
     if difference.value is None or difference.p is None:
         return RuleResult(name, threshold, "n/a", False, f"{name}: no scenario has results in both runs")
-    lost = max(-difference.value, 0.0)
+    lost = max(0.0, -difference.value)
     actual = f"{lost:.4g} ({_share(difference.base)} to {_share(difference.run)}, p = {difference.p:.2g})"
     passed = lost <= most or (significant and difference.conclusion != "regressed")
     why = f"{name}: {actual} is {'' if passed else 'not '}{threshold}"

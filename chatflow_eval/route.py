@@ -47,6 +47,17 @@ class Visit:
     """Calls around it: a start's is 0, a call's target is one deeper than its source, a transfer's is as deep."""
 
 
+ARROWS = {"start": "->", "transfer": "->", "call": "=>"}
+"""How the way to a visit is written."""
+
+
+def route_text(visits: Sequence[Visit]) -> str:
+    """A route as it is written in a scenario: `A -> B`, `A => B` for a call."""
+    if not visits:
+        return "(nobody)"
+    return visits[0].agent + "".join(f" {ARROWS[visit.kind]} {visit.agent}" for visit in visits[1:])
+
+
 def visits_of_turn(turn: TurnTrace) -> tuple[Visit, ...]:
     """The route of a turn: its start, then the target of every accepted hop."""
     return (
@@ -212,7 +223,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_ARROWS = {"->": "->", "→": "->", "=>": "=>", "⇒": "=>"}
+_READ_AS = {"->": "->", "→": "->", "=>": "=>", "⇒": "=>"}
 _ESCAPED = re.compile(r'\\(["\\])')
 
 
@@ -292,7 +303,7 @@ class _Parser:
         first = self.either()
         rest: list[tuple[str, _Node]] = []
         while self.token.kind == "arrow":
-            arrow = _ARROWS[self.take().text]
+            arrow = _READ_AS[self.take().text]
             rest.append((arrow, self.either()))
         if not rest:
             return first

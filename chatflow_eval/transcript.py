@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from chatflow_eval.route import Visit, visits_of_turn
+from chatflow_eval.route import ARROWS, route_text, visits_of_turn
 from chatflow_eval.trace import HistoryFault, Hop, LimitStep, ModelStep, Step, ToolStep, Trace, TurnTrace, WarningStep
 
 LONGEST_TEXT = 400
 """Characters of one text that a transcript shows."""
-
-
-def route_text(visits: Sequence[Visit]) -> str:
-    """A route as it is written in a scenario: `A -> B`, `A => B` for a call."""
-    if not visits:
-        return "(nobody)"
-    arrows = {"transfer": " -> ", "call": " => "}
-    return visits[0].agent + "".join(arrows.get(visit.kind, " -> ") + visit.agent for visit in visits[1:])
 
 
 def transcript_of_trace(trace: Trace) -> str:
@@ -61,7 +53,7 @@ def _line(step: Step) -> str | None:
         case Hop(accepted=True):
             reason = f" (reason: {cut(step.reason)})" if step.reason else ""
             failed = f": failed: {cut(step.error)}" if step.error else ""
-            return f"{step.source} {'=>' if step.kind == 'call' else '->'} {step.target} by {step.tool}{reason}{failed}"
+            return f"{step.source} {ARROWS[step.kind]} {step.target} by {step.tool}{reason}{failed}"
         case Hop():
             return f"{step.source} -x-> {step.target} by {step.tool}: refused: {cut(step.message)}"
         case LimitStep():

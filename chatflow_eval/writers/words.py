@@ -10,14 +10,28 @@ from chatflow_eval.comparison import Difference, ScenarioChange, Side
 from chatflow_eval.incidents import KINDS, Incident, IncidentKind
 from chatflow_eval.metrics import Amount, BaselineNumbers, Cost, Latency, Metrics, Numbers, Rate
 from chatflow_eval.outcome import Outcome, Status
+from chatflow_eval.quantities import counted as counted
+from chatflow_eval.report import Report
 from chatflow_eval.trace import Failure
 
 SYMBOLS: dict[Status, str] = {"passed": "✓", "failed": "✗", "errored": "!", "skipped": "○"}
 
-KEYWORD_NOTE = "Model `keyword` is no language model: it matches words, and serves as a baseline."
+KEYWORD_NOTE = "`keyword` is no language model: it matches words, and serves as a baseline."
 
 YARDSTICKS = {"keyword": "keyword", "unmoved": "never hands off again"}
 """What the baselines are called."""
+
+REFUSALS = {
+    "already_transferred": "another transfer took effect",
+    "self": "it is active already",
+    "not_allowed": "not one of its handoffs",
+    "unregistered": "no such agent",
+    "limit": "limit",
+    "invalid_arguments": "invalid arguments",
+    "cycle": "it waits for an answer already",
+    "callback_failed": "its callback failed",
+}
+"""Why a handoff was refused, by its code."""
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -32,9 +46,14 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 trial`, `2 trials`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def headline(report: Report) -> str:
+    """How many trials are not as expected."""
+    ran, bad = report.metrics.total.ran, len(report.unexpected)
+    if not ran:
+        return "No trial ran"
+    if not bad:
+        return f"All {counted(ran, 'trial')} as expected" if ran > 1 else "The one trial is as expected"
+    return f"{bad:,} of {counted(ran, 'trial')} not as expected"
 
 
 def number(value: float) -> str:
@@ -119,10 +138,10 @@ def certainty(row: ScenarioChange) -> str:
 
 
 def latency(times: Latency) -> str:
-    """Median and 95th percentile."""
+    """Median and 95th percentile (p95)."""
     if times.median is None or times.p95 is None:
         return "latency unknown"
-    return f"{seconds(times.median)} each (95th percentile {seconds(times.p95)})"
+    return f"{seconds(times.median)} each (p95 {seconds(times.p95)})"
 
 
 def seconds(value: float) -> str:
@@ -135,6 +154,14 @@ def seconds(value: float) -> str:
 def incident_name(kind: IncidentKind) -> str:
     """The kind in words."""
     return kind.replace("_", " ")
+
+
+def incident_cost(incident: Incident) -> str:
+    """Model calls and tokens that it took; empty where it took none."""
+    if not incident.model_calls:
+        return ""
+    spent = "tokens unknown" if incident.tokens is None else counted(incident.tokens, "token")
+    return f"{counted(incident.model_calls, 'call')}, {spent}"
 
 
 def severity(incident: Incident) -> int:

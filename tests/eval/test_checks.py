@@ -136,7 +136,7 @@ def test_passes(said: TurnTrace, expected: dict[str, Any]) -> None:
         (
             turn("Triage", "Billing", kind="call", end="Triage"),
             {"stay": True},
-            "Triage -> Billing",
+            "Triage => Billing",
             "it went to Billing",
         ),
         (turn("Tech"), {"starts_at": "Triage"}, "Tech", "Tech was active at the start, expected Triage"),

@@ -257,7 +257,7 @@ def test_the_command_refuses_rows_that_are_wrong_and_names_that_no_run_finds(tmp
 def test_public_dialogues_become_scenarios_turn_by_turn(tmp_path: Path, name: str, scenarios: int, turns: int) -> None:
     out = tmp_path / f"{name}.scenario.yaml"
     code, said = invoke(SHARED / f"{name}.jsonl", "--agents", SHARED / "agents.json", "--out", out)
-    assert (code, said) == (0, f"{scenarios} scenarios, {turns} turns: {out}\n")
+    assert (code, said) == (0, f"{scenarios:,} scenarios, {turns:,} turns: {out}\n")
     lines = (SHARED / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     said_there = [[each["user"] for each in json.loads(line)["turns"]] for line in lines]
     assert [[each.user for each in scenario.turns] for scenario in loader.load([out])] == said_there

@@ -166,7 +166,7 @@ def test_each_agent_and_each_tag_may_have_a_floor_of_its_own() -> None:
 def test_an_agent_or_a_tag_that_nothing_was_judged_for_closes_its_rule() -> None:
     decision = decided(*SUITE, min_agent_accuracy={"D": 0.0}, min_tag_accuracy={"smok": 0.0})
     assert [rule.actual for rule in decision.rules] == ["n/a", "n/a"]
-    assert told(decision)[1].endswith("; did you mean 'smoke'?")
+    assert told(decision)[1].endswith("; did you mean `smoke`?")
 
 
 def test_every_kind_of_incident_may_have_a_ceiling() -> None:
@@ -175,7 +175,7 @@ def test_every_kind_of_incident_may_have_a_ceiling() -> None:
         "incidents of kind stuck: 1 is not <= 0",
         "incidents of kind bounce: 2 is <= 2",
     ]
-    with pytest.raises(ValueError, match="did you mean 'bounce'"):
+    with pytest.raises(ValueError, match="did you mean `bounce`"):
         Gate(max_incident={"bounces": 1})
 
 
@@ -273,7 +273,7 @@ def test_rules_may_stand_in_a_table() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"min-acuracy": 1}, "did you mean 'min_accuracy'"),
+        ({"min-acuracy": 1}, "did you mean `min_accuracy`"),
         ({"min-accuracy": "90 %"}, "a number"),
         ({"max-loops": 1.5}, "a whole number"),
         ({"max-loops": True}, "a whole number"),

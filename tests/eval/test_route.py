@@ -22,6 +22,7 @@ from chatflow_eval.route import (
     Route,
     RouteSyntaxError,
     Visit,
+    route_text,
     visits_of_trace,
     visits_of_turn,
 )
@@ -46,6 +47,12 @@ def visits(*agents: str | Visit) -> tuple[Visit, ...]:
 
 def places(pattern: str, *agents: str | Visit) -> list[tuple[str | None, str | None, bool]]:
     return [(place.expected, place.actual, place.ok) for place in Route(pattern).align(visits(*agents))]
+
+
+def test_a_route_is_written_as_in_a_scenario_calls_told_apart() -> None:
+    assert route_text(visits("A", call("B"), transfer("C", 1), "D")) == "A => B -> C -> D"
+    assert route_text(visits("A")) == "A"
+    assert route_text(()) == "(nobody)"
 
 
 # What a pattern accepts.
