@@ -77,6 +77,8 @@ DEFINITIONS: dict[str, str] = {
     "cost": "US dollars for the tokens of the model calls whose tokens and price are known (litellm's price list; the "
     "keyword router costs nothing); the others are counted as unknown, not as 0.",
     "latency": "Seconds from a question to a model to its answer.",
+    "hop_latency": "Seconds that models took for an agent while it had the conversation by one handoff, all its calls "
+    "together; of handoffs after which it asked a model, and whose times are all known.",
 }
 """What each number means, in words; shown beside it in every report."""
 
@@ -215,15 +217,26 @@ class ScenarioNumbers:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HopNumbers:
-    """Precision and recall of the handoffs along one edge."""
+    """The handoffs along one edge, in all graphs that have it, and the model calls that they led to."""
 
     source: str
     target: str
+    handoffs: int
+    """How many happened, in turns judged for their route and in others."""
     precision: Rate
     recall: Rate
     f1: Rate
+    model_calls: int
+    """Of the target, while it had the conversation by such a handoff."""
+    replayed: int
+    """Of these, answers that came from a recording."""
+    input_tokens: Amount
+    output_tokens: Amount
+    cost: Cost
+    latency: Latency
+    """Of a whole visit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +249,8 @@ class AgentNumbers:
     recall: Rate
     f1: Rate
     model_calls: int
+    replayed: int
+    """Of these, answers that came from a recording."""
     input_tokens: Amount
     output_tokens: Amount
     cost: Cost
@@ -511,16 +526,16 @@ def _cost(calls: pd.DataFrame) -> Cost:
     return Cost(fsum(sums) if counted else None, counted, len(calls) - counted, DEFINITIONS["cost"])
 
 
-def _latency(seconds: pd.Series[float]) -> Latency:
+def _latency(seconds: pd.Series[float], name: str = "latency") -> Latency:
     known = seconds.dropna()
     if known.empty:
-        return Latency(None, None, None, 0, DEFINITIONS["latency"])
+        return Latency(None, None, None, 0, DEFINITIONS[name])
     return Latency(
         float(known.median()),
         float(known.quantile(0.95)),
         float(known.max()),
         len(known),
-        DEFINITIONS["latency"],
+        DEFINITIONS[name],
     )
 
 
@@ -628,6 +643,7 @@ def _agents(frames: Frames) -> Iterator[AgentNumbers]:
             recall=_rate(due, "ok", "hop_recall"),
             f1=_f1(came, due),
             model_calls=len(own),
+            replayed=int(own["replayed"].sum()),
             input_tokens=_amount(own["input"]),
             output_tokens=_amount(own["output"]),
             cost=_cost(own),
@@ -636,21 +652,38 @@ def _agents(frames: Frames) -> Iterator[AgentNumbers]:
 
 
 def _edges(frames: Frames) -> Iterator[HopNumbers]:
-    """Precision over the handoffs made along each edge, recall over those wanted along it."""
+    """Precision over the handoffs made along each edge, recall over those wanted along it, and what they led to."""
     made, wanted = (
         rows.assign(ok=rows["ok"] * (rows["source"].cat.codes == rows["source_expected"].cat.codes).astype("int8"))
         for rows in (frames.hops[frames.hops["made"] == 1], frames.hops[frames.hops["wanted"] == 1])
     )
     came, due = _by_edge(made, "source", "actual"), _by_edge(wanted, "source_expected", "expected")
-    for source, target in dict.fromkeys((*due, *came)):
-        happened, asked = came.get((source, target), made[:0]), due.get((source, target), wanted[:0])
+    asked, handoffs = _by_edge(frames.calls, "source", "agent"), Counter[tuple[str, str]]()
+    for covered in frames.coverage:
+        handoffs.update({(edge.source, edge.target): edge.transfers + edge.calls for edge in covered.traffic})
+    for source, target in dict.fromkeys((*due, *came, *(edge for edge, count in handoffs.items() if count))):
+        happened, asked_for = came.get((source, target), made[:0]), due.get((source, target), wanted[:0])
+        own = asked.get((source, target), frames.calls[:0])
         yield HopNumbers(
-            source,
-            target,
-            _rate(happened, "ok", "hop_precision"),
-            _rate(asked, "ok", "hop_recall"),
-            _f1(happened, asked),
+            source=source,
+            target=target,
+            handoffs=handoffs[source, target],
+            precision=_rate(happened, "ok", "hop_precision"),
+            recall=_rate(asked_for, "ok", "hop_recall"),
+            f1=_f1(happened, asked_for),
+            model_calls=len(own),
+            replayed=int(own["replayed"].sum()),
+            input_tokens=_amount(own["input"]),
+            output_tokens=_amount(own["output"]),
+            cost=_cost(own),
+            latency=_latency(_by_visit(own), "hop_latency"),
         )
+
+
+def _by_visit(calls: pd.DataFrame) -> pd.Series[float]:
+    """Seconds of all calls of each visit together; NaN where one is unknown."""
+    _, visits = np.unique(calls[["trial", "visit"]].to_numpy(), axis=0, return_inverse=True)
+    return pd.Series(np.bincount(visits, weights=calls["seconds"]))
 
 
 def _by(rows: pd.DataFrame, column: str) -> dict[str, pd.DataFrame]:

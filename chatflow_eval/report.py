@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 TRIALS, SUMMARY, PAGE = "trials.jsonl", "report.json", "report.html"
 SYNC_SECONDS = 3.0
+ADDED = ("planned",)
+"""Fields of a run that an older `report.json` of the same schema does not have."""
 
 OutcomeKey: TypeAlias = tuple[str, str, str, str, int]
 
@@ -52,6 +54,8 @@ class Run:
     command: tuple[str, ...] = ()
     trials: int = 0
     """How many outcomes the run holds; counted when it finishes."""
+    planned: int | None = None
+    """How many it was to hold, where that was known when it started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,9 +190,9 @@ class RunFolder:
     _synced: float = 0.0
 
     @classmethod
-    def create(cls, path: Path, *, command: Sequence[str] = ()) -> Self:
+    def create(cls, path: Path, *, command: Sequence[str] = (), planned: int | None = None) -> Self:
         """A new run in the folder; raises `ReportError` when it holds one already, or cannot be written."""
-        run = Run(started=_now(), command=tuple(scrub_text(word) for word in command))
+        run = Run(started=_now(), command=tuple(scrub_text(word) for word in command), planned=planned)
         try:
             path.mkdir(parents=True, exist_ok=True)
             if (path / SUMMARY).exists():
@@ -241,11 +245,13 @@ class RunFolder:
 
     def close(self, *, partial: bool = False) -> Report:
         """Finish the run and give its report."""
-        self._sync()
-        self._file.close()
-        run = replace(self.run, finished=_now(), partial=partial, trials=len(self._outcomes))
-        report = _report(self._outcomes, self._tally, run, self.path)
-        self._write_summary(run, report.metrics)
+        try:
+            self._sync()
+            run = replace(self.run, finished=_now(), partial=partial, trials=len(self._outcomes))
+            report = _report(self._outcomes, self._tally, run, self.path)
+            self._write_summary(run, report.metrics)
+        finally:
+            self._file.close()  # last, since whoever looks on takes an unlocked unfinished run for one that was killed
         return report
 
     def _write(self, line: bytes) -> None:
@@ -325,8 +331,10 @@ def _utf8(value: Json) -> bytes:
 
 
 _RATES = ("pass_rate", "accuracy", "precision", "recall")
+_OF_EDGES = ("precision", "recall", "f1", "input_tokens", "output_tokens", "cost", "latency")
 _SAID_ONCE: Any = {
-    rows: {"__all__": {name: {"definition"} for name in _RATES}} for rows in ("scenarios", "agents", "edges")
+    rows: {"__all__": {name: {"definition"} for name in (_OF_EDGES if rows == "edges" else _RATES)}}
+    for rows in ("scenarios", "agents", "edges")
 }
 """Rows of which there can be thousands leave the meaning of their numbers to `definitions`."""
 
@@ -347,8 +355,9 @@ def json_schema(file: Literal["report", "trials"]) -> dict[str, Any]:
     schema = adapter.json_schema(mode="serialization")
     name = SUMMARY if file == "report" else f"one line of {TRIALS}"
     if file == "report":
-        # Where there are many rows, a rate leaves its meaning to `definitions`.
-        schema["$defs"]["Rate"]["required"].remove("definition")
+        # Where there are many rows, a number leaves its meaning to `definitions`.
+        for number in ("Rate", "Amount", "Cost", "Latency"):
+            schema["$defs"][number]["required"].remove("definition")
         schema["required"] = ["schema", "version", "started", "finished", "partial", "command", "trials"]
     title = f"chatflow-eval: {name}, schema {SCHEMA}"
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": title}
@@ -371,7 +380,8 @@ def _read_run(path: Path) -> Run:
         schema = summary["schema"]
         if schema != SCHEMA:
             raise ReportError(f"{path}: written in schema {schema}, this chatflow-eval ({__version__}) reads {SCHEMA}")
-        return TypeAdapter(Run).validate_python({each.name: summary[each.name] for each in fields(Run)})
+        told = {each.name: summary[each.name] for each in fields(Run) if each.name in summary or each.name not in ADDED}
+        return TypeAdapter(Run).validate_python(told)
     except FileNotFoundError:
         return Run()
     except OSError as error:
@@ -393,6 +403,23 @@ def _locked(path: Path, flags: int) -> FileIO:
         file.close()
         raise OSError(error.errno, "another run is writing to it") from error
     return file
+
+
+def is_being_written(folder: Path) -> bool | None:
+    """Whether a process holds the lock of a run folder; `None` where the system (not Linux) does not tell.
+
+    The lock itself is left alone: a look that took it, however briefly, could keep a run from starting.
+    """
+    try:
+        locks = Path("/proc/locks").read_text(encoding="ascii")
+    except OSError:
+        return None
+    try:
+        inode = (folder / TRIALS).stat().st_ino
+    except OSError:
+        return False
+    # By inode alone: on overlay and btrfs the device that stands here is not the one of `stat`.
+    return re.search(rf": FLOCK +\w+ +WRITE +\d+ \w+:\w+:{inode} ", locks) is not None
 
 
 def _first(error: ValidationError) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
@@ -15,8 +16,8 @@ from chatflow_eval.checks import Verdict
 from chatflow_eval.demand import ASKS, Demand
 from chatflow_eval.incidents import KINDS
 from chatflow_eval.outcome import Outcome, Status
-from chatflow_eval.route import Aligned, Route, Visit
-from chatflow_eval.trace import Hop, ModelStep, Topology, TurnTrace
+from chatflow_eval.route import Route, Visit
+from chatflow_eval.trace import Hop, HopKind, ModelStep, Topology, TurnTrace
 
 STATUSES: tuple[Status, ...] = ("passed", "failed", "errored", "skipped")
 ROUTING_CHECKS = frozenset({"route", "stay", "starts_at", "ends_at"})
@@ -26,17 +27,46 @@ ENDS: tuple[DecisionEnd, ...] = get_args(DecisionEnd)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What went along one edge of one target's graph, beside what was expected to."""
+
+    source: str
+    target: str
+    """The agent; the pattern's words where several were accepted, and none of them came."""
+    declared: tuple[HopKind, ...]
+    """How the target declares it; not at all: it does not."""
+    transfers: int
+    """Handoffs that happened, in turns judged for their route and in others."""
+    calls: int
+    refused: int
+    """Handoffs that were tried and refused."""
+    wanted: int
+    """Handoffs that were expected, in turns with a route or stay check that were reached and did not error."""
+    made: int
+    """Handoffs that happened in these turns."""
+    right: int
+    """Those that were both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
     """What of one target's graph the suite expects by name, and what happened."""
 
+    target: str
     files: tuple[str, ...]
     """The scenario files that test it."""
+    starts: tuple[str, ...]
+    """The agents that conversations start at."""
     agents: tuple[str, ...]
     edges: tuple[tuple[str, str], ...]
     agents_expected: tuple[str, ...]
     agents_exercised: tuple[str, ...]
     edges_expected: tuple[tuple[str, str], ...]
     edges_exercised: tuple[tuple[str, str], ...]
+    visits: dict[str, int]
+    """Agent to how often it had the conversation: at the start of a turn, or by a handoff."""
+    traffic: tuple[Traffic, ...]
+    """Of every edge that is declared, expected or tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +82,9 @@ class Frames:
     hops: pd.DataFrame
     """One row a place of an alignment after the start: wanted, made, ok, and the agents before and at the place."""
     calls: pd.DataFrame
-    """One row a model call: agent, model, tokens (-1: unknown), seconds (NaN: unknown), off the route (-1: unknown)."""
+    """One row a model call: agent, model, tokens (-1: unknown), seconds (NaN: unknown), off the route (-1: unknown),
+    replayed, source (who handed off to the agent, if anybody did in the turn), visit (numbers the handoffs of the
+    trial, starts of turns included)."""
     incidents: pd.DataFrame
     """One row an incident: its kind as its place in `incidents.KINDS`."""
     switches: pd.DataFrame
@@ -86,36 +118,76 @@ class _Table:
         return pd.DataFrame({name: np.array(column) for name, column in self.columns.items()})
 
 
+_Edge: TypeAlias = tuple[str, str]
+
+
 @dataclass(slots=True)
 class _Covered:
     """What is covered of one graph so far."""
 
     files: set[str] = field(default_factory=set)
+    starts: set[str] = field(default_factory=set)
+    declared: dict[_Edge, set[HopKind]] = field(default_factory=dict)
     agents_expected: set[str] = field(default_factory=set)
-    edges_expected: set[tuple[str, str]] = field(default_factory=set)
-    agents_exercised: set[str] = field(default_factory=set)
-    edges_exercised: set[tuple[str, str]] = field(default_factory=set)
+    edges_expected: set[_Edge] = field(default_factory=set)
+    visits: Counter[str] = field(default_factory=Counter)
+    transfers: Counter[_Edge] = field(default_factory=Counter)
+    calls: Counter[_Edge] = field(default_factory=Counter)
+    refused: Counter[_Edge] = field(default_factory=Counter)
+    wanted: Counter[_Edge] = field(default_factory=Counter)
+    made: Counter[_Edge] = field(default_factory=Counter)
+    right: Counter[_Edge] = field(default_factory=Counter)
 
-    def add(self, outcome: Outcome, turns: Sequence[TurnTrace]) -> None:
+    def add(self, outcome: Outcome, topology: Topology, turns: Sequence[TurnTrace], decisions: Iterable[Place]) -> None:
         self.files.add(outcome.file)
+        self.starts.add(topology.start)
+        for edge in topology.edges:
+            self.declared.setdefault((edge.source, edge.target), set()).add(edge.kind)
         for demand in outcome.demands:
             self.agents_expected.update(demand.agents)
             self.edges_expected.update(demand.hops)
         for turn in turns:
-            self.agents_exercised.add(turn.start_agent)
-            for hop in turn.accepted:
-                self.agents_exercised.add(hop.target)
-                self.edges_exercised.add((hop.source, hop.target))
+            self.visits[turn.start_agent] += 1
+            for hop in turn.hops:
+                tried = self.refused if not hop.accepted else self.calls if hop.kind == "call" else self.transfers
+                tried[hop.source, hop.target] += 1
+                self.visits[hop.target] += hop.accepted
+        for place in decisions:
+            if place.wanted and place.source_expected is not None and place.expected is not None:
+                self.wanted[place.source_expected, place.expected] += 1
+            if place.made and place.source is not None and place.actual is not None:
+                self.made[place.source, place.actual] += 1
+                self.right[place.source, place.actual] += place.ok and place.source == place.source_expected
 
-    def coverage(self, agents: tuple[str, ...], edges: tuple[tuple[str, str], ...]) -> Coverage:
+    def coverage(self, target: str, agents: tuple[str, ...], edges: tuple[_Edge, ...]) -> Coverage:
+        exercised = {*self.transfers, *self.calls}
+        counted = (self.edges_expected, self.wanted, self.made, self.transfers, self.calls, self.refused)
+        others = sorted({edge for each in counted for edge in each}.difference(edges))
         return Coverage(
+            target=target,
             files=tuple(sorted(self.files)),
+            starts=tuple(sorted(self.starts)),
             agents=agents,
             edges=edges,
             agents_expected=tuple(agent for agent in agents if agent in self.agents_expected),
-            agents_exercised=tuple(agent for agent in agents if agent in self.agents_exercised),
+            agents_exercised=tuple(agent for agent in agents if self.visits[agent]),
             edges_expected=tuple(edge for edge in edges if edge in self.edges_expected),
-            edges_exercised=tuple(edge for edge in edges if edge in self.edges_exercised),
+            edges_exercised=tuple(edge for edge in edges if edge in exercised),
+            visits=dict(sorted((agent, count) for agent, count in self.visits.items() if count)),
+            traffic=tuple(
+                Traffic(
+                    source=edge[0],
+                    target=edge[1],
+                    declared=tuple(sorted(self.declared.get(edge, ()), reverse=True)),
+                    transfers=self.transfers[edge],
+                    calls=self.calls[edge],
+                    refused=self.refused[edge],
+                    wanted=self.wanted[edge],
+                    made=self.made[edge],
+                    right=self.right[edge],
+                )
+                for edge in (*edges, *others)
+            ),
         )
 
 
@@ -163,7 +235,18 @@ class Tally:
         )
     )
     _calls: _Table = field(
-        default_factory=lambda: _Table.of(trial="i", agent="i", model="i", input="q", output="q", seconds="d", off="b")
+        default_factory=lambda: _Table.of(
+            trial="i",
+            agent="i",
+            model="i",
+            input="q",
+            output="q",
+            seconds="d",
+            off="b",
+            replayed="b",
+            source="i",
+            visit="i",
+        )
     )
     _incidents: _Table = field(default_factory=lambda: _Table.of(trial="i", kind="b"))
     _switches: _Table = field(default_factory=lambda: _Table.of(trial="i", seen="b", wanted="b"))
@@ -191,7 +274,8 @@ class Tally:
         if outcome.status == "skipped":
             return
         self._add_turns(trial, outcome)
-        for place in _places(outcome):
+        decisions = list(places(outcome))
+        for place in decisions:
             self._hops.add(
                 trial,
                 place.wanted,
@@ -202,7 +286,7 @@ class Tally:
             )
         for incident in outcome.incidents:
             self._incidents.add(trial, KINDS.index(incident.kind))
-        for step, off in _model_calls(outcome):
+        for step, off, source, visit in _model_calls(outcome):
             self._calls.add(
                 trial,
                 self._code(step.agent),
@@ -211,6 +295,9 @@ class Tally:
                 -1 if step.output_tokens is None else step.output_tokens,
                 float("nan") if step.seconds is None else step.seconds,
                 off,
+                outcome.replayed,
+                self._code(source),
+                visit,
             )
             self._answering.add(step.model)
         answered, may = _answerers(outcome)
@@ -220,7 +307,8 @@ class Tally:
             self._bounces.add(trial, _bounced(*one), _to_bounce(*other))
         if outcome.trace is not None and not outcome.baseline:
             graph = _graph(outcome.target, outcome.trace.topology)
-            self._covered.setdefault(graph, _Covered()).add(outcome, outcome.trace.turns)
+            covered = self._covered.setdefault(graph, _Covered())
+            covered.add(outcome, outcome.trace.topology, outcome.trace.turns, decisions)
 
     def frames(self) -> Frames:
         """The rows counted so far."""
@@ -245,8 +333,8 @@ class Tally:
             tuples=tuple(self._tuples),
             answering=frozenset(self._answering),
             coverage=tuple(
-                covered.coverage(agents, edges)
-                for (_, agents, edges), covered in sorted(self._covered.items(), key=lambda item: item[0])
+                covered.coverage(target, agents, edges)
+                for (target, agents, edges), covered in sorted(self._covered.items(), key=lambda item: item[0])
             ),
         )
 
@@ -303,24 +391,40 @@ def judged_turns(outcome: Outcome) -> Iterator[JudgedTurn]:
 
 _TRIAL_TEXTS = ("file", "scenario", "target", "model")
 _HOP_TEXTS = ("source_expected", "source", "expected", "actual")
-_CALL_TEXTS = ("agent", "model")
+_CALL_TEXTS = ("agent", "model", "source")
 
 
-def _model_calls(outcome: Outcome) -> Iterator[tuple[ModelStep, int]]:
-    """Every model call, and whether its agent was off the route: 1, 0, or -1 where no route was expected."""
+class _Call(NamedTuple):
+    """One model call, and where on the route it was made."""
+
+    step: ModelStep
+    off: int
+    """Whether its agent was off the route: 1, 0, or -1 where no route was expected."""
+    source: str | None
+    """Who handed the conversation to its agent; `None`: it had it when the turn started."""
+    visit: int
+    """Counts the trial's handoffs and starts of turns; calls of one visit share it."""
+
+
+def _model_calls(outcome: Outcome) -> Iterator[_Call]:
+    """Every model call."""
     alignments = {
         verdict.turn: verdict.alignment
         for verdict in outcome.verdicts
         if verdict.turn is not None and verdict.check in ("route", "stay") and verdict.status != "skipped"
     }
+    before = 0
     for number, turn in enumerate(outcome.trace.turns if outcome.trace else (), 1):
         came = [place.ok for place in alignments.get(number, ()) if place.actual is not None]
-        visited = [turn.start_agent]
+        visited, sources = [turn.start_agent], [None, *(hop.source for hop in turn.accepted)]
         for step in turn.steps:
             if isinstance(step, Hop) and step.accepted:
                 visited.append(step.target)
             elif isinstance(step, ModelStep):
-                yield step, -1 if not came else 0 if came[_visit_of(step.agent, visited)] else 1
+                visit = _visit_of(step.agent, visited)
+                off = -1 if not came else 0 if came[visit] else 1
+                yield _Call(step, off, sources[visit] if visited[visit] == step.agent else None, before + visit)
+        before += len(sources)
 
 
 def _visit_of(agent: str, visited: Sequence[str]) -> int:
@@ -384,7 +488,7 @@ def _routing_verdicts(outcome: Outcome) -> dict[int, list[Verdict]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class Place:
     """One place of an alignment: was a hop to somebody wanted here, was one made, and between whom."""
 
     wanted: bool = False
@@ -397,7 +501,7 @@ class _Place:
     end: DecisionEnd = "agent"
 
 
-def _places(outcome: Outcome) -> Iterator[_Place]:
+def places(outcome: Outcome) -> Iterator[Place]:
     """The decisions of every turn: from route and stay checks; else from ends_at; else those of the conversation."""
     by_turn = _routing_verdicts(outcome)
     aligned = False
@@ -407,49 +511,73 @@ def _places(outcome: Outcome) -> Iterator[_Place]:
         for verdict in alignments[:1] or [verdict for verdict in verdicts if verdict.check == "ends_at"][:1]:
             if verdict.status == "skipped":
                 if outcome.status == "errored" and turn == _failed_turn(outcome):
-                    yield from (_Place(expected=agent, end="error") for agent in _wanted(outcome, turn, verdict))
+                    yield from (Place(expected=agent, end="error") for agent in _wanted(outcome, turn, verdict))
             elif verdict.check == "ends_at":
                 yield _ending(outcome, turn, verdict)
             else:
-                yield from _aligned_places(verdict.alignment)
+                yield from _aligned_places(outcome, verdict)
     if not aligned:
         for verdict in outcome.verdicts:
             if verdict.turn is None and verdict.check == "route" and verdict.status != "skipped":
-                yield from _aligned_places(verdict.alignment)
+                yield from _aligned_places(outcome, verdict)
 
 
-def _aligned_places(alignment: Sequence[Aligned]) -> Iterator[_Place]:
+def _aligned_places(outcome: Outcome, verdict: Verdict) -> Iterator[Place]:
+    alignment = verdict.alignment
+    hops = next((demand.hops for demand in outcome.demands if demand.turn == verdict.turn), ())
+    sources = iter(_sources(outcome, verdict))
     expected_before = actual_before = None
-    decided = False
+    decided, ok_before = False, False
     last_actual = max((index for index, item in enumerate(alignment) if item.actual is not None), default=-1)
     for index, item in enumerate(alignment):
         expected = item.actual if item.ok else item.expected
         wanted = expected is not None and expected_before is not None
         made = item.actual is not None and actual_before is not None
+        source = (next(sources, None) if item.actual is not None else None) or actual_before
         if wanted or made:
             decided = True
-            yield _Place(
+            named = {start for start, end in hops if end == expected}
+            yield Place(
                 wanted=wanted,
                 made=made,
                 ok=wanted and made and item.ok,
-                source_expected=expected_before,
-                source=actual_before,
+                source_expected=source
+                if made and item.ok and ok_before
+                else named.pop()
+                if len(named) == 1
+                else expected_before,
+                source=source,
                 expected=expected,
                 actual=item.actual,
                 end="agent" if item.actual is not None else "stayed" if index > last_actual else "none",
             )
         expected_before, actual_before = expected or expected_before, item.actual or actual_before
+        ok_before = item.ok
     if alignment and not decided:
-        yield _Place(end="stayed", ok=True)
+        yield Place(end="stayed", ok=True)
 
 
-def _ending(outcome: Outcome, turn: int, verdict: Verdict) -> _Place:
+def _sources(outcome: Outcome, verdict: Verdict) -> list[str | None]:
+    """Who gave the conversation to each agent of the alignment, as a call comes back; `None` at a turn's start."""
+    turns = outcome.trace.turns if outcome.trace else ()
+    if verdict.turn is not None:
+        turns = turns[verdict.turn - 1 : verdict.turn]
+    sources: list[str | None] = []
+    last: str | None = None
+    for turn in turns:
+        sources += [None] if turn.start_agent != last else []
+        sources += [hop.source for hop in turn.accepted]
+        last = turn.agents[-1]
+    return sources if len(sources) == sum(place.actual is not None for place in verdict.alignment) else []
+
+
+def _ending(outcome: Outcome, turn: int, verdict: Verdict) -> Place:
     trace = outcome.trace.turns[turn - 1] if outcome.trace and turn <= len(outcome.trace.turns) else None
     actual = trace.end_agent if trace else verdict.actual
     if verdict.status == "passed":
-        return _Place(expected=actual, actual=actual)
+        return Place(expected=actual, actual=actual)
     stayed = trace is not None and actual == trace.start_agent
-    return _Place(expected=verdict.expected, actual=None if stayed else actual, end="stayed" if stayed else "agent")
+    return Place(expected=verdict.expected, actual=None if stayed else actual, end="stayed" if stayed else "agent")
 
 
 def _wanted(outcome: Outcome, turn: int, verdict: Verdict) -> Sequence[str | None]:

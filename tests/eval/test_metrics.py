@@ -19,7 +19,7 @@ from chatflow_eval.metrics import DEFINITIONS, AgentNumbers, Amount, HopNumbers,
 from chatflow_eval.outcome import Outcome, Status
 from chatflow_eval.route import Route, visits_of_turn
 from chatflow_eval.tally import Tally
-from chatflow_eval.trace import Edge, Failure, Hop, ModelStep, Topology, Trace, TurnTrace
+from chatflow_eval.trace import Edge, Failure, Hop, HopKind, ModelStep, Topology, Trace, TurnTrace
 
 TOPOLOGY = Topology(start="A", agents=("A", "B", "C"))
 RATE_LIMIT = Failure(kind="model", exception="RateLimitError", message="429", status_code=429)
@@ -352,6 +352,82 @@ def test_the_right_agent_from_the_wrong_one_is_a_right_agent_and_a_wrong_edge() 
     assert by_agent(metrics.agents)["C"] == (1.0, 1.0)
     assert by_edge(metrics.edges)[("D", "C")] == (0.0, None)
     assert by_edge(metrics.edges)[("B", "C")] == (None, 0.0)
+
+
+def handed(*hops: tuple[str, str, HopKind]) -> TurnTrace:
+    """A turn of A in which these handoffs happen, the calls one deep."""
+    steps = tuple(Hop(source=a, target=b, kind=kind, depth=int(kind == "call")) for a, b, kind in hops)
+    return TurnTrace(user="hi", start_agent="A", end_agent="A", steps=steps)
+
+
+def test_a_call_comes_back_so_the_next_handoff_is_its_callers() -> None:
+    turn = handed(("A", "B", "call"), ("A", "C", "call"))
+    metrics = measure([outcome("s", None, [judged(1, "A => B => C", turn)], [turn])])
+    assert by_edge(metrics.edges) == {("A", "B"): (1.0, 1.0), ("A", "C"): (1.0, 1.0)}
+
+
+def test_a_call_that_was_missed_is_missed_from_whom_it_was_expected() -> None:
+    """`A => B => C`, and only B was called: A lacks the call to C, not B."""
+    turn = handed(("A", "B", "call"))
+    demand = Demand(turn=1, hops=(("A", "B"), ("A", "C")))
+    missed = replace(outcome("s", None, [judged(1, "A => B => C", turn)], [turn]), demands=(demand,))
+    assert by_edge(measure([missed]).edges) == {("A", "B"): (1.0, 1.0), ("A", "C"): (None, 0.0)}
+
+
+def test_traffic_is_what_happened_beside_what_was_expected() -> None:
+    """Judged turns and others, transfers and calls, refusals; by the edges that are declared, then the others."""
+    topology = Topology(
+        start="A", agents=("A", "B", "C"), edges=(Edge(source="A", target="B"), Edge(source="B", target="A"))
+    )
+    refused = Hop(source="A", target="C", accepted=False, why="not_allowed")
+    right, unjudged = walked("A", "B"), handed(("A", "B", "transfer"), ("A", "C", "call"))
+    trials = [
+        outcome("right", None, [judged(1, "A -> B", right)], [right]),
+        outcome("missed", None, [judged(1, "A -> B", walked("A"))], [replace(walked("A"), steps=(refused,))]),
+        outcome("unjudged", turns=[unjudged]),
+    ]
+    (covered,) = measure(
+        [replace(it, trace=replace(it.trace, topology=topology)) for it in trials if it.trace]
+    ).coverage
+    rows = [
+        (
+            edge.source,
+            edge.target,
+            edge.declared,
+            edge.transfers,
+            edge.calls,
+            edge.refused,
+            edge.wanted,
+            edge.made,
+            edge.right,
+        )
+        for edge in covered.traffic
+    ]
+    assert rows == [
+        ("A", "B", ("transfer",), 2, 0, 0, 2, 1, 1),
+        ("B", "A", ("transfer",), 0, 0, 0, 0, 0, 0),
+        ("A", "C", (), 0, 1, 1, 0, 0, 0),
+    ]
+    assert (covered.target, covered.starts, covered.visits) == ("chatflow", ("A",), {"A": 3, "B": 2, "C": 1})
+
+
+def test_a_handoff_is_charged_with_all_calls_of_the_visit_it_began() -> None:
+    """B asked twice after the first handoff and once after the second; A has nobody who handed off to it."""
+
+    def asking(agent: str, seconds: float | None) -> ModelStep:
+        return ModelStep(agent=agent, model="m", input_tokens=1, output_tokens=1, seconds=seconds)
+
+    visits = [(asking("B", 1.0), asking("B", 2.0)), (asking("B", 0.5),), (asking("B", None), asking("B", 9.0))]
+    turns = [
+        TurnTrace(
+            user="hi", start_agent="A", end_agent="B", steps=(asking("A", 7.0), Hop(source="A", target="B"), *visit)
+        )
+        for visit in visits
+    ]
+    (edge,) = measure([replace(outcome("s", turns=turns), replayed=True)]).edges
+    assert (edge.handoffs, edge.model_calls, edge.replayed, edge.input_tokens.value) == (3, 5, 5, 5)
+    assert (edge.latency.median, edge.latency.longest, edge.latency.known) == (1.75, 3.0, 2)
+    assert edge.precision.value is None
 
 
 def test_agents_may_be_called_like_the_columns() -> None:

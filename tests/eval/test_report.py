@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import jsonschema
 import pytest
@@ -19,7 +20,7 @@ from chatflow_eval.checks import Verdict
 from chatflow_eval.errors import ReportError
 from chatflow_eval.incidents import Incident
 from chatflow_eval.outcome import Outcome
-from chatflow_eval.report import SUMMARY, TRIALS, Report, RunFolder, json_schema, scrub_outcome
+from chatflow_eval.report import SUMMARY, TRIALS, Report, RunFolder, is_being_written, json_schema, scrub_outcome
 from chatflow_eval.route import Aligned
 from chatflow_eval.trace import (
     Edge,
@@ -504,6 +505,32 @@ def test_the_files_are_what_their_schemas_say(tmp_path: Path) -> None:
         jsonschema.validate(found, schema)
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**found, "seconds": "many", "partial": "maybe"}, schema)
+
+
+def test_how_many_trials_were_planned_is_kept_and_an_older_run_does_not_say(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, planned=3)
+    run._file.close()
+    assert RunFolder.resume(tmp_path).close(partial=True).run.planned == 3
+    summary = json.loads((tmp_path / SUMMARY).read_bytes())
+    del summary["planned"]
+    (tmp_path / SUMMARY).write_text(json.dumps(summary), encoding="utf-8")
+    assert Report.read(tmp_path).run.planned is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the system tells")
+def test_a_run_is_being_written_until_its_summary_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one that ends would be taken for one that was killed while its numbers are summed."""
+    run, seen = RunFolder.create(tmp_path), list[bool | None]()
+    module = sys.modules[RunFolder.__module__]
+    summarise = module.summarise
+
+    def watched(frames: Any) -> Any:
+        seen.append(is_being_written(tmp_path))
+        return summarise(frames)
+
+    monkeypatch.setattr(module, "summarise", watched)
+    run.close()
+    assert (seen, is_being_written(tmp_path)) == ([True], False)
 
 
 @pytest.mark.parametrize("file", ["report", "trials"])
