@@ -1,4 +1,4 @@
-"""How long a page takes in a headless Chromium, from the wish to open it to the second frame that is drawn of it."""
+"""How long a page takes in a headless Chromium, from the wish to open it until its trials are filtered and drawn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ import aiohttp
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--no-first-run")
-_DRAWN = """new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(() => drawn(performance.now()))))"""
+_USABLE = """(async () => {
+  const frame = () => new Promise(requestAnimationFrame);
+  while (!document.body.dataset.ready) await frame();
+  location.hash = "#trials&status=failed";
+  while (!document.querySelector(".row")) await frame();
+  await frame();
+  return [performance.now(), document.getElementById("count").textContent];
+})()"""
 
 
 def found() -> str | None:
@@ -25,8 +32,8 @@ def found() -> str | None:
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
-async def seconds_to_open(page: Path, browser: str) -> float:
-    """Opens the page in a fresh browser, the browser's own start aside."""
+async def seconds_to_usable(page: Path, browser: str) -> float:
+    """Opens the page in a fresh browser and filters its trials, the browser's own start aside."""
     async with (
         _started(browser) as address,
         aiohttp.ClientSession() as session,
@@ -39,8 +46,11 @@ async def seconds_to_open(page: Path, browser: str) -> float:
         if failure := (await talk.ask("Page.navigate", url=page.as_uri())).get("errorText"):
             raise SystemExit(f"{page}: {failure}")
         await talk.wait_for("Page.loadEventFired")
-        drawn = await talk.ask("Runtime.evaluate", expression=_DRAWN, awaitPromise=True, returnByValue=True)
-        return float(drawn["result"]["value"]) / 1e3
+        drawn = await talk.ask("Runtime.evaluate", expression=_USABLE, awaitPromise=True, returnByValue=True)
+        milliseconds, count = drawn["result"]["value"]
+        if count.startswith("0 of"):
+            raise SystemExit(f"{page}: the filter found {count}")
+        return float(milliseconds) / 1e3
 
 
 @contextlib.asynccontextmanager
@@ -98,4 +108,4 @@ class _Talk:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"open": asyncio.run(seconds_to_open(Path(sys.argv[1]).resolve(), sys.argv[2]))}))
+    print(json.dumps({"usable": asyncio.run(seconds_to_usable(Path(sys.argv[1]).resolve(), sys.argv[2]))}))

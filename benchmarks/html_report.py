@@ -40,7 +40,7 @@ def measure(options: Options) -> list[Row]:
 
 
 def _usable(page: Path, options: Options) -> Row:
-    what = "it is open in a headless browser, its second frame drawn, the browser's own start aside"
+    what = "it is open in a headless browser and a first filter applied, the browser's own start aside"
     name = browser.found()
     if name is None:
         return Row(what=what, unit="s wall", budget=2.0, note=f"not measured: no {browser.NAMES[0]} here")
@@ -48,7 +48,7 @@ def _usable(page: Path, options: Options) -> Row:
         samples = [child(sys.executable, "-P", browser.__file__, page, name) for _ in options.times(3)]
     except ChildFailed as error:
         return Row(what=what, unit="s wall", budget=2.0, note=f"not measured: {str(error).splitlines()[-1][:120]}")
-    return Row(what=what, unit="s wall", values=tuple(sample.told["open"] for sample in samples), budget=2.0)
+    return Row(what=what, unit="s wall", values=tuple(sample.told["usable"] for sample in samples), budget=2.0)
 
 
 def _work(how: str, *arguments: str) -> None:

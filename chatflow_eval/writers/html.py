@@ -1,13 +1,12 @@
-"""A report as one self-contained page: no network, no script needed, everything from outside escaped."""
+"""A report as one self-contained page: numbers that need no script, every trial as data; nothing from outside acts."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import heapq
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -17,98 +16,97 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.environment import TemplateStream
 from markupsafe import Markup
 
-from chatflow_eval.checks import Verdict
+from chatflow_eval.comparison import CHANGES, Change, Comparison, ScenarioChange
 from chatflow_eval.errors import ReportError
 from chatflow_eval.gate import Decision
-from chatflow_eval.incidents import FAILING, Incident
-from chatflow_eval.metrics import DEFINITIONS, ConfusionCell, Numbers, Rate, ScenarioNumbers
+from chatflow_eval.metrics import DEFINITIONS, Numbers, Rate, ScenarioNumbers
 from chatflow_eval.outcome import Outcome, Status
-from chatflow_eval.report import PAGE, SUMMARY, TRIALS, Report
-from chatflow_eval.route import Aligned
-from chatflow_eval.tally import ENDS, ROUTING_CHECKS, DecisionEnd
-from chatflow_eval.trace import Failure, ModelStep, Step, TurnTrace
-from chatflow_eval.writers import words
+from chatflow_eval.report import PAGE, SUMMARY, TRIALS, OutcomeKey, Report
+from chatflow_eval.writers import links, panels, payload, words
 
-MAX_TEXT = 2_000
-"""Characters of one text that are shown."""
-MAX_STEPS = 200
-"""Steps of one turn that are shown."""
-MAX_TRIALS, MAX_SCENARIOS, MAX_INCIDENTS = 10_000, 2_000, 500
+STYLES, SCRIPTS = ("report.css", "panels.css"), ("vendor/dagre.min.js", "graph.js", "report.js")
 
-REFUSALS = {
-    "already_transferred": "another transfer took effect",
-    "self": "it is active already",
-    "not_allowed": "not one of its handoffs",
-    "unregistered": "no such agent",
-    "limit": "limit",
-    "invalid_arguments": "invalid arguments",
-}
+MAX_SCENARIOS, MAX_CHANGES, MAX_BROKEN, MAX_NOTED = 300, 50, 6, 5
+"""Rows of the tables whose length the suite decides; the list of trials has the rest."""
+MAX_PLACES = 6
+"""Places of a route that the summary of what broke shows, the first that is wrong the last of them."""
 
 
-def render(report: Report, decision: Decision | None = None) -> str:
+def render(report: Report, decision: Decision | None = None, *, comparison: Comparison | None = None) -> str:
     """The page as one text."""
-    return "".join(_stream(report, decision))
+    return "".join(_stream(report, decision, comparison))
 
 
-def write(report: Report, folder: Path, decision: Decision | None = None) -> Path:
-    """The page as `report.html` in the folder, written piece by piece, so that a large one is never held in memory.
+def write(
+    report: Report, folder: Path, decision: Decision | None = None, *, comparison: Comparison | None = None
+) -> Path:
+    """The page as `report.html` in the folder; raises `ReportError`."""
+    return save(report, folder / PAGE, decision, comparison=comparison)
 
-    Raises `ReportError`; a page that was there stays whole until the new one is.
-    """
-    page, beside = folder / PAGE, folder / f"{PAGE}.new"
+
+def save(report: Report, page: Path, decision: Decision | None = None, *, comparison: Comparison | None = None) -> Path:
+    """The page as a file; raises `ReportError`. A page that was there stays whole until the new one is."""
+    beside = page.with_name(f"{page.name}.new")
     try:
         with beside.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.writelines(_stream(report, decision))
+            file.writelines(_stream(report, decision, comparison))
         return beside.replace(page)
     except OSError as error:
         raise ReportError(f"{page}: cannot be written: {error.strerror}") from error
 
 
-def _stream(report: Report, decision: Decision | None) -> TemplateStream:
-    metrics, style, script = report.metrics, _source("report.css"), _source("report.js")
-    order = _order(report)
-    numbers = {outcome: number for number, outcome in enumerate(order, 1)}
-    verdict: Status = "failed" if report.unexpected or not metrics.total.ran else "passed"
+def _stream(report: Report, decision: Decision | None, comparison: Comparison | None) -> TemplateStream:
+    metrics, seen = report.metrics, _Seen()
+    blocks = tuple(payload.blocks(report, seen.add))
+    comparison = comparison or (decision.comparison if decision else None)
+    styles = tuple(Markup(_source(name)) for name in STYLES)
+    scripts = tuple(Markup(_source(name)) for name in SCRIPTS)
     scenarios = _scenarios(metrics.scenarios)
-    found = sum(kind.count for kind in metrics.total.incidents)
+    broken = seen.broken
+    shown = panels.of(report)
     page = (
         _environment()
         .get_template("report.html.j2")
         .stream(
             report=report,
             metrics=metrics,
+            total=metrics.total,
             decision=decision,
             words=words,
+            links=links,
             symbols=words.SYMBOLS,
             definitions=DEFINITIONS,
-            refusals=REFUSALS,
-            failing=FAILING,
-            cut=_cut,
-            data=_data,
-            style=Markup(style),
-            script=Markup(script),
-            policy=_policy(style, script),
-            verdict=verdict,
-            headline=_headline(report),
+            styles=styles,
+            scripts=scripts,
+            policy=_policy(styles, scripts),
+            verdict=_verdict(report, decision),
+            headline=_headline(report, decision),
             meta=_meta(report),
             ends=_ends(metrics.total),
-            notes=tuple(_notes(report)),
+            notes=tuple(_notes(report, seen)),
             heroes=_heroes(metrics.total),
             numbers=tuple(_numbers(metrics.total)),
-            confusion=_confusion(metrics.confusion),
-            incidents=_incidents(report, numbers),
-            incident_counts=_incident_counts(metrics.total),
-            incidents_left_out=max(found - MAX_INCIDENTS, 0),
+            broken=broken[:MAX_BROKEN],
+            broken_left_out=max(len(broken) - MAX_BROKEN, 0),
+            changes=None if comparison is None else _changes(comparison),
+            comparison=comparison,
+            classes=_classes(report),
+            yardsticks=[words.YARDSTICKS[row.name] for row in metrics.baselines],
+            graph=shown.graph,
+            heat=shown.heat,
+            incidents=shown.incidents,
+            coverage=shown.coverage,
+            agents=shown.agents,
+            flaky=[row for row in scenarios if row.flaky][:MAX_SCENARIOS],
             scenarios=scenarios[:MAX_SCENARIOS],
             one_file=_one_file(metrics.scenarios),
             scenarios_left_out=max(len(scenarios) - MAX_SCENARIOS, 0),
-            trials=(_trial(report.outcomes[index], number) for number, index in enumerate(order[:MAX_TRIALS], 1)),
-            trials_left_out=max(len(order) - MAX_TRIALS, 0),
+            blocks=blocks,
             trials_file=TRIALS,
             summary_file=SUMMARY,
         )
     )
-    page.enable_buffering(256)
+    page.enable_buffering(64)
     return page
 
 
@@ -135,46 +133,38 @@ def _source(name: str) -> str:
     return environment.loader.get_source(environment, name)[0]
 
 
-def _policy(style: str, script: str) -> str:
-    """Nothing is loaded, and nothing runs but our own style and script, known by their hashes."""
+def _policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
+    """Nothing is loaded, and nothing runs but our own styles and scripts, known by their hashes."""
     return (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        f"default-src 'none'; style-src {' '.join(map(_hash, styles))}; script-src {' '.join(map(_hash, scripts))}; "
         "base-uri 'none'; form-action 'none'"
     )
 
 
 def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _cut(text: str) -> str:
-    """The text, or its beginning and how long it is."""
-    if len(text) <= MAX_TEXT:
-        return text
-    return f"{text[:MAX_TEXT]}… [cut: {MAX_TEXT:,} of {len(text):,} characters; the rest is in {TRIALS}]"
-
-
-def _data(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 # The top of the page.
 
 
-def _order(report: Report) -> list[int]:
-    """The places of the outcomes: those not as expected first, then by file and line, whenever they finished."""
-    unexpected = set(report.unexpected)
-    keys = [(index not in unexpected, words.order(outcome), index) for index, outcome in enumerate(report.outcomes)]
-    return [index for _, _, index in sorted(keys)]
+def _verdict(report: Report, decision: Decision | None) -> Status:
+    if decision is not None:
+        return "passed" if decision.passed else "failed"
+    return "failed" if report.unexpected or not report.metrics.total.ran else "passed"
 
 
-def _headline(report: Report) -> str:
+def _headline(report: Report, decision: Decision | None) -> str:
+    """How the trials ended; where the gate sees it otherwise, that comes first."""
     ran, bad = report.metrics.total.ran, len(report.unexpected)
     if not ran:
         return "No trial ran"
+    told = f"{bad:,} of {words.counted(ran, 'trial')} not as expected"
     if not bad:
-        return f"All {words.counted(ran, 'trial')} as expected" if ran > 1 else "The one trial is as expected"
-    return f"{bad:,} of {words.counted(ran, 'trial')} not as expected"
+        told = f"all {words.counted(ran, 'trial')} as expected" if ran > 1 else "the one trial is as expected"
+    if decision is not None and decision.passed == bool(bad):
+        return f"Gate {'open' if decision.passed else 'closed'}: {told}"
+    return told[0].upper() + told[1:]
 
 
 def _meta(report: Report) -> str:
@@ -208,13 +198,118 @@ def _ends(total: Numbers) -> tuple[_End, ...]:
     return tuple(ends)
 
 
-def _notes(report: Report) -> Iterator[str]:
+# What is seen of every trial, once.
+
+
+@dataclass(slots=True, kw_only=True)
+class _Broken:
+    """Trials of one scenario that went wrong in the same way."""
+
+    scenario: str
+    status: Status
+    wrong: payload.Wrong
+    lane: list[tuple[str | None, str | None, bool]]
+    """The turn's route about the first place that is wrong."""
+    before: bool
+    """The route has more places before these."""
+    after: bool
+    first: OutcomeKey
+    count: int = 0
+    models: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def link(self) -> str:
+        """To the turn in the first of them."""
+        return links.to_trial(self.first, self.wrong.turn)
+
+    @property
+    def others(self) -> str:
+        """To all trials of the scenario that are not as expected."""
+        return links.to_trials(scenario=self.first[:2], status="unexpected")
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the top of the page says of single trials, gathered as they pass by."""
+
+    groups: dict[tuple[object, ...], _Broken] = field(default_factory=dict)
+    ignored: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    parted: list[tuple[str, str]] = field(default_factory=list)
+    """Text and link of the first trials that left their recording."""
+    parted_count: int = 0
+
+    def add(self, outcome: Outcome) -> None:
+        """See one trial."""
+        if outcome.ignored:
+            self.ignored[outcome.ignored] += 1
+        if outcome.parted is not None:
+            self.parted_count += 1
+            if len(self.parted) < MAX_NOTED:
+                told = payload.cut(words.one_line(f"{outcome.scenario}: {outcome.parted}"), payload.MAX_BRIEF)
+                self.parted.append((told, links.to_trial(outcome, outcome.parted.turn)))
+        wrong = None if outcome.ok else payload.first_wrong(outcome)
+        if wrong is None:
+            return
+        key = (outcome.file, outcome.scenario, wrong.turn, wrong.check, wrong.actual)
+        group = self.groups.get(key)
+        if group is None:
+            lane = _lane(outcome, wrong)
+            start, end = _window(lane)
+            group = self.groups[key] = _Broken(
+                scenario=outcome.scenario,
+                status=outcome.status,
+                wrong=wrong,
+                lane=lane[start:end],
+                before=start > 0,
+                after=end < len(lane),
+                first=outcome.key,
+            )
+        group.count += 1
+        group.first = min(group.first, outcome.key)
+        group.models[words.model_name(outcome.target, outcome.model)] = None
+
+    @property
+    def broken(self) -> list[_Broken]:
+        """What broke most often first; errors, which are no wrong routes, last."""
+        return sorted(self.groups.values(), key=lambda group: (group.status == "errored", -group.count, group.first))
+
+
+def _lane(outcome: Outcome, wrong: payload.Wrong) -> list[tuple[str | None, str | None, bool]]:
+    """The turn's route, where it is the route that went wrong."""
+    turns = outcome.trace.turns if outcome.trace else ()
+    if wrong.turn is None or wrong.turn > len(turns) or outcome.status == "errored":
+        return []
+    return payload.lane(turns[wrong.turn - 1], [each for each in outcome.verdicts if each.turn == wrong.turn])
+
+
+def _window(lane: Sequence[tuple[str | None, str | None, bool]]) -> tuple[int, int]:
+    """The places to show, as far as the first that is wrong."""
+    wrong = next((place for place, (_, _, ok) in enumerate(lane) if not ok), None)
+    end = min(MAX_PLACES, len(lane)) if wrong is None else wrong + 1
+    return max(0, end - MAX_PLACES), end
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    text: str
+    links: tuple[tuple[str, str], ...] = ()
+    """Texts, and where they lead."""
+
+
+def _notes(report: Report, seen: _Seen) -> Iterator[_Note]:
     if report.run.partial:
-        yield "Partial run: it ended before every planned trial had finished."
+        yield _Note("Partial run: it ended before every planned trial had finished.")
     if words.uses_keyword(report.metrics):
-        yield words.KEYWORD_NOTE
+        yield _Note(words.KEYWORD_NOTE)
     if report.metrics.total.replayed:
-        yield words.replayed_note(report.metrics.total)
+        yield _Note(words.replayed_note(report.metrics.total))
+    if seen.parted:
+        more = f" (the first {MAX_NOTED})" if seen.parted_count > MAX_NOTED else ""
+        count = words.counted(seen.parted_count, "trial")
+        yield _Note(f"Live from where the recording did not match: {count}{more}.", tuple(seen.parted))
+    for rules, trials in seen.ignored.most_common(MAX_NOTED):
+        told = payload.cut(", ".join(rules), payload.MAX_BRIEF)
+        yield _Note(f"Ignored where requests differ from recordings ({words.counted(trials, 'trial')}): {told}")
 
 
 # Numbers.
@@ -236,18 +331,9 @@ def _of_rate(name: str, rate: Rate, unit: str) -> _Number:
 
 
 def _heroes(total: Numbers) -> tuple[_Number, ...]:
-    loops, limits = total.incident("loop"), total.incident("limit_hit")
     return (
         _of_rate("Routing accuracy", total.accuracy, "turns"),
         _of_rate("Scenario pass rate", total.pass_rate, "scenarios"),
-        _Number(
-            "Loops and limit hits",
-            f"{loops.count} + {limits.count}",
-            f"in {words.counted(total.ran, 'trial')}",
-            "A loop is a cycle of agents that stands twice in a row within one turn; a limit hit is a handoff or a "
-            "tool call that a limit refused.",
-        ),
-        _of_rate("Errored trials", total.errored, "trials"),
     )
 
 
@@ -258,127 +344,75 @@ def _numbers(total: Numbers) -> Iterator[_Number]:
         yield _of_rate(f"pass^{k}", rate, "scenarios")
         yield _of_rate(f"pass@{k}", total.pass_at_k[k], "scenarios")
     yield _of_rate("flaky scenarios", total.flaky, "scenarios")
+    yield _of_rate("errored trials", total.errored, "trials")
     yield _of_rate("hop precision", total.hop_precision, "handoffs")
     yield _of_rate("hop recall", total.hop_recall, "handoffs")
     yield _of_rate("hop F1", total.hop_f1, "handoffs, made and expected")
-    for kind in total.incidents:
-        if kind.count:
-            yield _of_rate(f"trials with {words.incident_name(kind.kind)}", kind.trials, "trials")
+    yield _of_rate("changes of agent between turns", total.switching, "boundaries")
+    yield _of_rate("changes of agent expected", total.switching_expected, "boundaries")
+    yield _of_rate("bounces", total.bounce, "three turns in a row")
+    yield _of_rate("bounces expected", total.bounce_expected, "three turns in a row")
+    yield _of_rate("model calls off the route", total.wrong_route_calls, "calls")
     yield _Number("model calls", f"{total.model_calls:,}", "", DEFINITIONS["model_calls"])
     for name, tokens in (("tokens in", total.input_tokens), ("tokens out", total.output_tokens)):
         unknown = f", unknown for {tokens.unknown:,}" if tokens.unknown else ""
         yield _Number(name, words.amount(tokens), f"{words.counted(tokens.known, 'call')}{unknown}", tokens.definition)
+    cost = total.cost
+    if cost.value is not None:
+        unknown = f", unknown for {cost.unknown:,}" if cost.unknown else ""
+        yield _Number("cost", words.cost(cost), f"{words.counted(cost.known, 'call')}{unknown}", cost.definition)
     times = total.latency
     if times.median is not None and times.p95 is not None and times.longest is not None:
         beside = f"95th percentile {words.seconds(times.p95)}, longest {words.seconds(times.longest)}"
         yield _Number("latency, median", words.seconds(times.median), beside, times.definition)
 
 
-# Confusion.
-
-
 @dataclass(frozen=True, slots=True)
-class _Cell:
-    count: int
-    shade: str
+class _Class:
+    """Accuracy of the turns of which the same is asked, here and of the baselines."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Row:
     name: str
-    cells: tuple[_Cell, ...]
+    rate: Rate
+    baselines: tuple[Rate, ...]
+
+
+def _classes(report: Report) -> list[_Class]:
+    total, baselines = report.metrics.total, report.metrics.baselines
+    rows = [_Class("every turn", total.accuracy, tuple(row.accuracy for row in baselines))]
+    beside = [words.classes(row) for row in baselines]
+    for place, (name, rate) in enumerate(words.classes(total)):
+        rows.append(_Class(name, rate, tuple(classes[place][1] for classes in beside)))
+    return rows
+
+
+# Changes and scenarios.
 
 
 @dataclass(frozen=True, slots=True)
-class _Matrix:
-    columns: tuple[str, ...]
-    rows: tuple[_Row, ...]
+class _Change:
+    """Scenarios that changed in the same way."""
+
+    name: Change
+    count: int
+    rows: tuple[tuple[ScenarioChange, str], ...]
+    """Scenarios, and the links to their trials; none where there are none in this run."""
 
 
-def _confusion(cells: Sequence[ConfusionCell]) -> _Matrix | None:
-    """Agents in the order of their names, so that what is right stands on the diagonal; nothing for no decision."""
-    if not cells:
-        return None
-    rows = sorted({cell.expected for cell in cells}, key=lambda name: (name is None, name))
-    names = sorted({cell.actual for cell in cells if cell.actual is not None})
-    ends = [end for end in ENDS[1:] if any(cell.end == end for cell in cells)]
-    counts = {(cell.expected, cell.end, cell.actual): cell for cell in cells}
-    columns: list[tuple[DecisionEnd, str | None]] = [
-        *(("agent", name) for name in names),
-        *((end, None) for end in ends),
-    ]
-    return _Matrix(
-        tuple(name if name is not None else f"({end})" for end, name in columns),
-        tuple(
-            _Row(
-                "(stay)" if row is None else row,
-                tuple(
-                    _shaded(counts.get((row, end, name)), sum(cell.count for cell in cells if cell.expected == row))
-                    for end, name in columns
-                ),
-            )
-            for row in rows
-        ),
-    )
-
-
-def _shaded(cell: ConfusionCell | None, of: int) -> _Cell:
-    if cell is None:
-        return _Cell(0, "")
-    depth = 1 + (3 * cell.count > of) + (3 * cell.count > 2 * of)
-    return _Cell(cell.count, f"{'r' if cell.right else 'w'}{depth}")
-
-
-# Incidents and scenarios.
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """An incident, and the trial it was found in."""
-
-    incident: Incident
-    number: int
-    where: str
-    route: str
-    reasons: str
-    cost: str
-
-
-def _incidents(report: Report, numbers: dict[int, int]) -> list[_Found]:
-    """The first incidents, those that fail a scenario by default before the others."""
-    placed = (
-        (words.severity(incident), numbers[index], place, incident, outcome)
-        for index in report.with_incidents
-        for outcome in (report.outcomes[index],)
-        for place, incident in enumerate(outcome.incidents)
-    )
-    first = heapq.nsmallest(MAX_INCIDENTS, placed, key=lambda found: found[:3])
-    return [
-        _Found(
-            incident,
-            number,
-            f"{words.trial_name(outcome)}, turn {incident.turn}",
-            " → ".join(incident.route),
-            ", ".join(dict.fromkeys(reason for reason in incident.reasons if reason)),
-            _cost(incident),
+def _changes(comparison: Comparison) -> list[_Change]:
+    found = []
+    for change in CHANGES:
+        rows = comparison.of(change)
+        shown = () if change == "unchanged" else rows[:MAX_CHANGES]
+        found.append(
+            _Change(change, len(rows), tuple((row, "" if change == "gone" else _trials(row)) for row in shown))
         )
-        for _, number, _, incident, outcome in first
-    ]
+    return [change for change in found if change.count]
 
 
-def _cost(incident: Incident) -> str:
-    if not incident.model_calls:
-        return ""
-    spent = "tokens unknown" if incident.tokens is None else words.counted(incident.tokens, "token")
-    return f"{words.counted(incident.model_calls, 'call')}, {spent}"
-
-
-def _incident_counts(total: Numbers) -> str:
-    return ", ".join(
-        f"{words.incident_name(kind.kind)} {kind.count} in {words.counted(int(kind.trials.numerator), 'trial')}"
-        for kind in total.incidents
-        if kind.count
-    )
+def _trials(row: ScenarioChange | ScenarioNumbers) -> str:
+    """The link to the trials of a scenario on a model."""
+    target = None if row.target == "chatflow" else row.target
+    return links.to_trials(scenario=(row.file, row.scenario), model=row.model, target=target)
 
 
 def _scenarios(scenarios: Sequence[ScenarioNumbers]) -> list[ScenarioNumbers]:
@@ -395,91 +429,3 @@ def _one_file(scenarios: Sequence[ScenarioNumbers]) -> str:
     """The scenario file, when there is one only."""
     files = {row.file for row in scenarios}
     return files.pop() if len(files) == 1 else ""
-
-
-# Trials.
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """One turn of a trial: what was expected beside what happened."""
-
-    number: int
-    user: str
-    _: KW_ONLY
-    reached: bool = False
-    after_failure: bool
-    verdicts: tuple[Verdict, ...]
-    places: tuple[Aligned, ...]
-    expected: str
-    agents: tuple[str, ...] = ()
-    steps: tuple[Step, ...] = ()
-    left_out: int = 0
-    reply_step: ModelStep | None = None
-    """The step whose text is the reply, where one is."""
-    reply: str = ""
-    """The reply, where no step shows it."""
-    end_agent: str = ""
-    failure: Failure | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    outcome: Outcome
-    number: int
-    turns: tuple[_Turn, ...]
-    overall: tuple[Verdict, ...]
-
-
-def _trial(outcome: Outcome, number: int) -> _Trial:
-    traces = outcome.trace.turns if outcome.trace else ()
-    users = outcome.users or tuple(turn.user for turn in traces)
-    turns = tuple(
-        _turn(place, user, traces[place - 1] if place <= len(traces) else None, outcome.verdicts)
-        for place, user in enumerate(users, 1)
-    )
-    overall = tuple(verdict for verdict in outcome.verdicts if verdict.turn is None)
-    if all(verdict.check == "incidents" and verdict.status == "passed" for verdict in overall):
-        overall = ()  # nobody asked for anything, and nothing was found
-    return _Trial(outcome, number, turns, overall)
-
-
-def _turn(number: int, user: str, trace: TurnTrace | None, verdicts: Iterable[Verdict]) -> _Turn:
-    own = tuple(verdict for verdict in verdicts if verdict.turn == number)
-    aligned = next((verdict.alignment for verdict in own if verdict.alignment), ())
-    expected = next((verdict.expected for verdict in own if verdict.check in ROUTING_CHECKS), "")
-    after = any(verdict.after_failure for verdict in own)
-    if trace is None:
-        return _Turn(
-            number=number,
-            user=user,
-            reached=False,
-            after_failure=after,
-            verdicts=own,
-            places=aligned,
-            expected=expected,
-        )
-    shown = [step for step in trace.steps if not _told_by_others(step)]
-    last = next((step for step in reversed(shown) if isinstance(step, ModelStep)), None)
-    said = last if last is not None and trace.reply and last.text == trace.reply and len(shown) <= MAX_STEPS else None
-    return _Turn(
-        number,
-        user,
-        reached=True,
-        after_failure=after,
-        verdicts=own,
-        places=aligned,
-        expected=expected,
-        agents=trace.agents,
-        steps=tuple(shown[:MAX_STEPS]),
-        left_out=max(len(shown) - MAX_STEPS, 0),
-        reply_step=said,
-        reply="" if said is not None else trace.reply,
-        end_agent=trace.end_agent,
-        failure=trace.failure,
-    )
-
-
-def _told_by_others(step: Step) -> bool:
-    """A model's answer without text shows in the calls and handoffs that follow it."""
-    return isinstance(step, ModelStep) and not step.text and bool(step.calls)
