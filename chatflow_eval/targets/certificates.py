@@ -1,4 +1,4 @@
-"""The certificates that HTTPS clients trust, read once: each reading takes 20 ms, which every conversation would pay."""
+"""The certificates that HTTPS clients trust, read once, as each reading takes 20 ms."""
 
 from __future__ import annotations
 

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from chatflow_eval import __version__
-from chatflow_eval.cli import _RULES, cli
+from chatflow_eval import __version__, loader
+from chatflow_eval.cli import _RULES, _progress, cli
 from chatflow_eval.gate import RULES
+from chatflow_eval.outcome import collect
 from chatflow_eval.testing import Reply, ScriptedServer
+from chatflow_eval.trial import plan
 
 AGENTS = """
 agents:
@@ -106,8 +108,8 @@ def test_a_wrong_route_closes_the_gate_with_1_and_shows_both_routes() -> None:
     write(suite(ROUTED, STAYED))
     result = invoke("run", ".")
     assert result.exit_code == 1
-    assert "expected  Triage -> Billing" in result.output
-    assert "actual    Triage" in result.output
+    assert "expected  Triage -> [Billing]" in result.output
+    assert "actual    Triage -> [nobody]" in result.output
 
 
 def test_thresholds_decide_instead_of_every_scenario() -> None:
@@ -146,7 +148,7 @@ def test_nothing_recorded_exits_2_and_names_the_command() -> None:
     write(suite(ASKED))
     result = invoke("run", ".")
     assert result.exit_code == 2
-    assert "chatflow-eval record a.scenario.yaml --only asked" in " ".join(result.output.split())
+    assert "chatflow-eval record a.scenario.yaml --missing" in " ".join(result.output.split())
 
 
 def test_errors_of_the_model_exit_3_and_outrank_a_closed_gate() -> None:
@@ -215,8 +217,8 @@ def test_tags_and_ids_select() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--only", "rooted"], "did you mean 'routed'?"),
-        (["--tag", "smok"], "did you mean 'smoke'?"),
+        (["--only", "rooted"], "did you mean `routed`?"),
+        (["--tag", "smok"], "did you mean `smoke`?"),
         (["--tag", "slow", "--only", "routed"], "nothing to run"),
         (["--out", "full"], "already holds a run"),
         (["--live", "--record-mode", "all"], "--live records nothing"),
@@ -256,7 +258,7 @@ def test_an_empty_folder_exits_2() -> None:
         (None, "there is no file"),
         ("def build(:\n", "SyntaxError"),
         ("raise RuntimeError('boom')\n", "RuntimeError: boom"),
-        ("def bild():\n    pass\n", "did you mean 'bild'?"),
+        ("def bild():\n    pass\n", "did you mean `bild`?"),
         ("build = 3\n", "is a int"),
         ("def build():\n    return 3\n", "gave a int"),
         ("def build():\n    raise ValueError('no key')\n", "ValueError: no key"),
@@ -304,7 +306,8 @@ def test_fail_fast_stops_and_marks_the_run_partial() -> None:
     result = invoke("run", ".", "--fail-fast", "--concurrency", "1")
     assert result.exit_code == 1
     assert "Partial run" in result.output
-    assert json.loads((run_folder() / "report.json").read_text(encoding="utf-8"))["partial"] is True
+    summary = json.loads((run_folder() / "report.json").read_text(encoding="utf-8"))
+    assert (summary["partial"], summary["trials"], summary["planned"]) == (True, 1, 3)
 
 
 def test_report_shows_a_run_again() -> None:
@@ -439,6 +442,11 @@ def test_two_runs_are_compared() -> None:
     assert result.exit_code == 0
     assert result.output.startswith("3 scenarios: 1 gone, 1 new, 1 unchanged\n")
     assert "routed [declared]: 1/1 to 0/0; it is not in this run" in result.output
+    assert invoke("compare", "base", "now", "--html", "both.html").output.endswith("Report: both.html\n")
+    assert 'id="changes"' in Path("both.html").read_text(encoding="utf-8")
+    assert 'id="changes"' not in Path("now/report.html").read_text(encoding="utf-8")
+    assert invoke("gate", "now", "--baseline", "base").exit_code == 1
+    assert 'id="changes"' in Path("now/report.html").read_text(encoding="utf-8")
 
 
 def test_tables_are_exported() -> None:
@@ -627,3 +635,22 @@ def test_two_runs_at_once_in_one_folder_are_refused() -> None:
     process.communicate()
     assert second.exit_code == 2
     assert "another run is writing to it" in second.output
+
+
+@pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("TERM", "dumb")])
+def test_no_progress_bar_moves_the_cursor_in_the_log_of_a_job(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some runners give a step a terminal."""
+    write(suite(ROUTED))
+    [outcome] = collect(plan(loader.load([Path()]), root=Path()))
+    for variable in ("CI", "TERM"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with _progress(1) as advance:
+        advance(outcome)
+    assert "trial" in capsys.readouterr().err
+    monkeypatch.setenv(name, value)
+    with _progress(1) as advance:
+        advance(outcome)
+    assert not capsys.readouterr().err
