@@ -1,11 +1,18 @@
-"""click commands over recordings: `chatflow-eval cassettes ls | show | diff | verify | prune`."""
+"""click commands over recordings: `chatflow-eval cassettes ls | show | diff | verify | stale | prune`."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
+
+from chatflow_eval.conclusion import GATE_CLOSED, PASSED
+from chatflow_eval.execution import load, select
+from chatflow_eval.options import CHOICE, PATHS
+from chatflow_eval.quantities import counted
 
 _folders = click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 _FOUND = 1
@@ -84,8 +91,30 @@ def verify(paths: tuple[Path, ...], accept: bool) -> None:
     problems = [each.problem for each in map(shelf.held, found) if each.problem is not None]
     for problem in problems:
         click.echo(problem)
-    click.echo(f"{len(found)} recording{'' if len(found) == 1 else 's'}: {len(problems) or 'no'} with problems")
+    click.echo(f"{counted(len(found), 'recording')}: {len(problems) or 'no'} with problems")
     sys.exit(_FOUND if problems else 0)
+
+
+@cassettes.command()
+@PATHS
+@CHOICE
+def stale(paths: tuple[Path, ...], tags: tuple[str, ...], ids: tuple[str, ...], **options: Any) -> None:
+    """Find recordings that no longer match, by replaying them; exit code 1 where there are any."""
+    from chatflow_eval import loader, shelf, trial
+
+    frameworks = options["frameworks"]
+    scenarios = select(load(paths, offline=True, frameworks=frameworks), tags, ids)
+    trials = trial.plan(scenarios, root=loader.find_root(paths[0]), **options)
+    found = asyncio.run(shelf.check(trials))
+    edits: dict[str, list[str]] = {}
+    for _, outcome in (*found.stale, *found.missing, *found.damaged):
+        assert outcome.failure is not None
+        edits.setdefault(outcome.failure.edit or outcome.failure.message, []).append(outcome.scenario)
+    for edit, names in edits.items():
+        click.echo(f"{edit}\n  {counted(len(names), 'trial')}: {', '.join(dict.fromkeys(names))}")
+    counts = f"{len(found.stale)} stale, {len(found.missing)} not recorded, {len(found.damaged)} damaged"
+    click.echo(f"{counted(len(trials), 'trial')}: {counts}")
+    sys.exit(GATE_CLOSED if edits else PASSED)
 
 
 @cassettes.command()

@@ -17,7 +17,10 @@ RUNTIME = ROOT / "runtime" / "chatflow_runtime"
 
 ROWS: tuple[tuple[str, ...], ...] = (
     ("cli", "pytest_plugin"),
-    ("cassette_commands", "view_command"),
+    ("cassette_commands", "report_commands", "view_command"),
+    ("execution",),
+    ("conclusion",),
+    ("options",),
     ("viewer",),
     ("conversation", "assertions"),
     ("shelf",),
@@ -70,8 +73,8 @@ DOORS = {
     "jinja2": {"writers"},
     "tabulate": {"writers"},
     "wcwidth": {"writers"},
-    "click": {"cli", "cassette_commands", "view_command"},
-    "tqdm": {"cli"},
+    "click": {"cli", "cassette_commands", "report_commands", "view_command", "execution", "conclusion", "options"},
+    "tqdm": {"execution"},
     "pytest": {"pytest_plugin"},
     "litellm": {"litellm_engine"},
     "aiohttp": {"testing"},

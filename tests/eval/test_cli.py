@@ -14,8 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chatflow_eval import __version__, loader
-from chatflow_eval.cli import _RULES, _progress, cli
+from chatflow_eval.cli import cli
+from chatflow_eval.execution import progress
 from chatflow_eval.gate import RULES
+from chatflow_eval.options import RULE_NAMES
 from chatflow_eval.outcome import collect
 from chatflow_eval.testing import Reply, ScriptedServer
 from chatflow_eval.trial import plan
@@ -379,7 +381,7 @@ def test_ctrl_c_keeps_what_is_finished_and_exits_130() -> None:
 
 
 def test_the_gates_options_are_its_rules() -> None:
-    assert set(_RULES) == {*RULES, "baseline"}
+    assert set(RULE_NAMES) == {*RULES, "baseline"}
 
 
 def test_a_baseline_closes_the_gate_when_a_scenario_vanishes() -> None:
@@ -404,7 +406,7 @@ def test_rules_in_pyproject_decide_and_flags_win(project: Path) -> None:
     (project / "pyproject.toml").write_text("[tool.chatflow-eval.gate]\nmin-acuracy = 1\n", encoding="utf-8")
     wrong = invoke("gate", "r")
     assert wrong.exit_code == 2
-    assert "did you mean 'min_accuracy'?" in wrong.output
+    assert "did you mean `min_accuracy`?" in wrong.output
 
 
 @pytest.mark.parametrize(
@@ -647,10 +649,10 @@ def test_no_progress_bar_moves_the_cursor_in_the_log_of_a_job(
     for variable in ("CI", "TERM"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with _progress(1) as advance:
+    with progress(1) as advance:
         advance(outcome)
     assert "trial" in capsys.readouterr().err
     monkeypatch.setenv(name, value)
-    with _progress(1) as advance:
+    with progress(1) as advance:
         advance(outcome)
     assert not capsys.readouterr().err
