@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help run test check fix docs bench clean
+.PHONY: help run test check fix docs example bench clean
 
 help: ## What can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -29,6 +29,9 @@ fix: $(BIN)/.installed ## Mend what ruff can mend
 
 docs: $(BIN)/.installed ## Run every block of the README and docs/
 	$(BIN)/python -m pytest -q tests/test_docs.py
+
+example: $(BIN)/.installed ## Make the committed example report and its pictures anew
+	$(BIN)/python tools/example.py
 
 bench: $(BIN)/.installed ## Measure and rewrite benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/run.py

@@ -12,21 +12,10 @@ from chatflow_eval.fields import suggestion
 from chatflow_eval.incidents import KINDS
 from chatflow_eval.metrics import Cost, Rate, ScenarioNumbers
 from chatflow_eval.outcome import Outcome
-from chatflow_eval.report import Report
+from chatflow_eval.report import Report, RuleResult
 
 NAMED = 3
 """How many trials or scenarios the reason of a closed rule names."""
-
-
-@dataclass(frozen=True, slots=True)
-class RuleResult:
-    """One rule of a gate, the number it looked at, and what it made of it."""
-
-    name: str
-    threshold: str
-    actual: str
-    passed: bool
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +30,11 @@ class Decision:
     def passed(self) -> bool:
         """True when the gate opens."""
         return all(rule.passed for rule in self.rules)
+
+    @classmethod
+    def kept(cls, report: Report) -> Decision | None:
+        """What was decided of the report last, as its folder keeps it: the rules, without what changed."""
+        return None if report.run.gate is None else cls(report.run.gate.rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,8 @@ class PastRun:
     command: tuple[str, ...]
     planned: int | None
     """How many trials it was to hold, as far as known."""
+    gate: bool | None = None
+    """Whether it opened, the last time; `None` where nothing was decided."""
     partial: bool
     models: tuple[str, ...]
     trials: Mapping[str, int]
@@ -85,6 +87,7 @@ def read(path: Path) -> PastRun:
             finished=summary["finished"],
             command=tuple(summary["command"]),
             planned=summary.get("planned"),
+            gate=(summary.get("gate") or {}).get("passed"),
             partial=summary["partial"] or summary["finished"] is None,
             models=tuple(row["model"] for row in metrics["models"]) if metrics else (),
             trials=total.get("trials", {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,7 +58,8 @@ class Listing:
         """The run folders by their names, the newest first; raises `ReportError` when the folder cannot be read."""
         found = [self._entry(path) for path in self._folders() if _is_run(path)]
         kept = {entry.folder for entry in found}
-        self._read = {path: read for path, read in self._read.items() if path in kept}
+        # Of a copy, since others may look at the same time.
+        self._read = {path: read for path, read in self._read.copy().items() if path in kept}
         found.sort(key=lambda entry: (entry.started, entry.name), reverse=True)
         return {entry.name: entry for entry in found}
 
@@ -71,11 +73,8 @@ class Listing:
         return [folder] if _is_run(folder) else _below(folder)
 
     def _entry(self, folder: Path) -> Entry:
-        links = [file for file in (SUMMARY, TRIALS) if stamp_of(folder / file) is None and _is_there(folder / file)]
-        run, problem = None, ""
-        if links:
-            problem = f"{folder / links[0]}: no plain file, and links are not followed"
-        elif (stamp := stamp_of(folder / SUMMARY)) is not None:
+        run, problem = None, next(filter(None, (_trouble(folder / file) for file in (SUMMARY, TRIALS))), "")
+        if not problem and (stamp := stamp_of(folder / SUMMARY)) is not None:
             told = self._summary(folder, stamp)
             run, problem = (None, str(told)) if isinstance(told, ReportError) else (told, "")
         state: State = "damaged" if problem else _state(folder, run)
@@ -90,9 +89,27 @@ class Listing:
         try:
             told = history.read(folder / SUMMARY)
         except ReportError as error:
+            if isinstance(error.__cause__, OSError):
+                return error  # which may pass by itself
             told = error
         self._read[folder] = (stamp, told)
         return told
+
+
+def search(entries: Iterable[Entry], query: str) -> tuple[Entry, ...]:
+    """Those that have every word of the query in their name, command, models, state or time."""
+    wanted = query.casefold().split()
+    return tuple(entry for entry in entries if not wanted or all(word in _words(entry) for word in wanted))
+
+
+def _words(entry: Entry) -> str:
+    run = entry.run
+    told = [entry.name, entry.state, entry.started.replace("T", " "), entry.problem]
+    if run is not None:
+        told += [*run.command, *(f"{each.target} {each.model}" for each in run.of_models)]
+    if run is not None and run.gate is not None:
+        told.append(f"gate {'open' if run.gate else 'closed'}")
+    return " ".join(told).casefold()
 
 
 def stamp_of(path: Path) -> _Stamp | None:
@@ -135,11 +152,18 @@ def _name(folder: Path) -> str:
 
 
 def _is_run(folder: Path) -> bool:
-    return any(_is_there(folder / file) for file in (SUMMARY, TRIALS))
+    return any(stamp_of(folder / file) or _trouble(folder / file) for file in (SUMMARY, TRIALS))
 
 
-def _is_there(path: Path) -> bool:
-    return path.is_symlink() or path.exists()
+def _trouble(path: Path) -> str:
+    """Why a file that is there is not read; nothing where it is a plain one."""
+    try:
+        plain = stat.S_ISREG(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        return f"{path}: cannot be read: {error.strerror}"
+    return "" if plain else f"{path}: no plain file, and links are not followed"
 
 
 def _is_time(text: object) -> bool:

@@ -77,8 +77,7 @@ class Progress:
     def read(self) -> Standing:
         """How the run stands now."""
         with self._lock:
-            if not self._problem:
-                self._go_on()
+            problem = self._problem or self._go_on()
             return Standing(
                 bytes=self._end,
                 trials=self._lines,
@@ -89,10 +88,11 @@ class Progress:
                 last=tuple(reversed(self._last)),
                 unexpected=self._unexpected,
                 bad=tuple(reversed(self._bad)),
-                problem=self._problem,
+                problem=problem,
             )
 
-    def _go_on(self) -> None:
+    def _go_on(self) -> str:
+        """Read the lines that are new; what was wrong, else nothing."""
         path = self.folder / TRIALS
         try:
             with path.open("rb") as file:
@@ -103,11 +103,12 @@ class Progress:
                     self._add(_adapter().validate_json(line))
                     self._end += len(line)
         except FileNotFoundError:
-            return
+            return ""
         except OSError as error:
-            self._problem = f"{path}: cannot be read: {error.strerror}"
+            return f"{path}: cannot be read: {error.strerror}"
         except ValidationError:
             self._problem = f"{path}:{self._lines + 1}: not an outcome"
+        return self._problem
 
     def _add(self, outcome: Outcome) -> None:
         self._lines += 1

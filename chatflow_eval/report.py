@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from io import FileIO
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, overload
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
 
 from chatflow_eval import __version__
 from chatflow_eval.errors import ReportError
@@ -34,10 +34,32 @@ if TYPE_CHECKING:
 SCHEMA = 1
 TRIALS, SUMMARY, PAGE = "trials.jsonl", "report.json", "report.html"
 SYNC_SECONDS = 3.0
-ADDED = ("planned",)
+DEEPEST, LONGEST = 100, 10_000
+"""How deep the values of an outcome may lie, and the bits of a number in them, so that any reader of JSON takes it."""
+ADDED = ("planned", "gate")
 """Fields of a run that an older `report.json` of the same schema does not have."""
 
 OutcomeKey: TypeAlias = tuple[str, str, str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleResult:
+    """One rule of a gate, the number it looked at, and what it made of it."""
+
+    name: str
+    threshold: str
+    actual: str
+    passed: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What a gate decided of a run, as its folder keeps it."""
+
+    passed: bool
+    """The gate opened."""
+    rules: tuple[RuleResult, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +78,8 @@ class Run:
     """How many outcomes the run holds; counted when it finishes."""
     planned: int | None = None
     """How many it was to hold, where that was known when it started."""
+    gate: Ruling | None = None
+    """What was decided of it last; `None` where nothing was, and while the run goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,19 +161,24 @@ class StoredOutcomes(Sequence[Outcome]):
 
     def __getitem__(self, index: int | slice) -> Outcome | tuple[Outcome, ...]:
         wanted = self.offsets[index]
-        with self.path.open("rb") as file:
-            if not isinstance(wanted, int):
-                return tuple(self._at(file, offset) for offset in wanted)
-            return self._at(file, wanted)
+        if isinstance(wanted, int):
+            return next(self._at([wanted]))
+        return tuple(self._at(wanted))
 
     def __iter__(self) -> Iterator[Outcome]:
-        with self.path.open("rb") as file:
-            for _ in self.offsets:
-                yield _adapter().validate_json(file.readline())
+        return self._at(self.offsets)
 
-    def _at(self, file: Any, offset: int) -> Outcome:
-        file.seek(offset)
-        return _adapter().validate_json(file.readline())
+    def _at(self, offsets: Iterable[int]) -> Iterator[Outcome]:
+        """The outcomes that start there; raises `ReportError` where the file was removed or cut since it was read."""
+        try:
+            with self.path.open("rb") as file:
+                for offset in offsets:
+                    file.seek(offset)
+                    yield _adapter().validate_json(file.readline())
+        except OSError as error:
+            raise ReportError(f"{self.path}: cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            raise ReportError(f"{self.path}: changed while it was read: {_first(error)}") from error
 
     def add(self, length: int) -> None:
         """One more line of so many bytes stands at the end of the file."""
@@ -192,7 +221,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, *, command: Sequence[str] = (), planned: int | None = None) -> Self:
         """A new run in the folder; raises `ReportError` when it holds one already, or cannot be written."""
-        run = Run(started=_now(), command=tuple(scrub_text(word) for word in command), planned=planned)
+        run = Run(started=_now(), command=tuple(map(_clean, command)), planned=planned)
         try:
             path.mkdir(parents=True, exist_ok=True)
             if (path / SUMMARY).exists():
@@ -219,13 +248,16 @@ class RunFolder:
             file = _locked(path / TRIALS, 0)
         except OSError as error:
             raise ReportError(f"{path / TRIALS}: cannot be resumed: {error.strerror}") from error
-        folder = cls(path, replace(run, finished=None, partial=False), file, outcomes, tally, keys)
+        folder = cls(path, replace(run, finished=None, partial=False, gate=None), file, outcomes, tally, keys)
         try:
             folder._repair(outcomes.scan(tally, keys))
             folder._write_summary(folder.run)
         except ReportError:
             file.close()
             raise
+        except OSError as error:
+            file.close()
+            raise ReportError(f"{path / TRIALS}: cannot be resumed: {error.strerror}") from error
         return folder
 
     @property
@@ -272,24 +304,63 @@ class RunFolder:
             self._outcomes.end += 1
 
     def _sync(self) -> None:
-        os.fsync(self._file.fileno())
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise ReportError(f"{self._outcomes.path}: cannot be written: {error.strerror}") from error
         self._synced = time.monotonic()
 
     def _write_summary(self, run: Run, metrics: Metrics | None = None) -> None:
-        """Replace `report.json` as a whole, so that it is never half written."""
-        summary = TypeAdapter(Run).dump_python(run, mode="json")
+        summary = _run_adapter().dump_python(run, mode="json")
         if metrics is not None:
             summary["metrics"] = _metrics_adapter().dump_python(metrics, mode="json", exclude=_SAID_ONCE)
             summary["definitions"] = DEFINITIONS
-        beside = self.path / f"{SUMMARY}.new"
         try:
-            with beside.open("w", encoding="utf-8") as file:
-                json.dump(summary, file, ensure_ascii=False, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self.path / SUMMARY)
+            _replace_summary(self.path, summary)
         except OSError as error:
             raise ReportError(f"{self.path / SUMMARY}: cannot be written: {error.strerror}") from error
+
+
+def keep_ruling(report: Report, rules: Iterable[RuleResult]) -> Report:
+    """The report with what a gate's rules made of it, kept in its folder if it has one and has finished.
+
+    Raises:
+        ReportError: `report.json` cannot be written.
+    """
+    kept = tuple(
+        RuleResult(_clean(rule.name), _clean(rule.threshold), _clean(rule.actual), rule.passed, _clean(rule.why))
+        for rule in rules
+    )
+    run = replace(report.run, gate=Ruling(all(rule.passed for rule in kept), kept))
+    if report.folder is not None and run.finished is not None:
+        path = report.folder / SUMMARY
+        try:
+            summary = json.loads(path.read_bytes())
+            summary["gate"] = _run_adapter().dump_python(run, mode="json")["gate"]
+            _replace_summary(report.folder, summary)
+        except (OSError, ValueError) as error:
+            raise ReportError(f"{path}: cannot be written: {getattr(error, 'strerror', error)}") from error
+    return replace(report, run=run)
+
+
+def _clean(text: str) -> str:
+    return _spelled(scrub_text(text))
+
+
+def _replace_summary(folder: Path, summary: dict[str, Any]) -> None:
+    """Replace `report.json` as a whole, so that it is never half written."""
+    beside = folder / f"{SUMMARY}.new"
+    try:
+        # JSON spells a lone surrogate as a backslash would.
+        with beside.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            json.dump(summary, file, ensure_ascii=False, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(folder / SUMMARY)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink()
+        raise
 
 
 def _report(outcomes: Sequence[Outcome], tally: Tally, run: Run, folder: Path | None = None) -> Report:
@@ -312,8 +383,10 @@ def _line(outcome: Outcome) -> tuple[bytes, Outcome]:
     """The outcome without its secrets, as its line in `trials.jsonl` and as itself."""
     try:
         line = _adapter().dump_json(outcome, fallback=str)
-    except PydanticSerializationError:  # of a lone surrogate
-        line = _utf8(_adapter().dump_python(outcome, mode="json", fallback=str))
+        if line.count(b"[") + line.count(b"{") > DEEPEST or _MANY_DIGITS.search(line):
+            _adapter().validate_json(line)  # what is too deep or too long can be written and not be read
+    except Exception:  # whatever models say and tools return: half a character, bytes, a circle, a `str` that raises
+        line = _utf8(_plain(outcome))
         outcome = _adapter().validate_json(line)
     if may_hold_secret(line.decode()):
         line = _utf8(scrub_json(json.loads(line)))
@@ -321,7 +394,40 @@ def _line(outcome: Outcome) -> tuple[bytes, Outcome]:
     return line + b"\n", outcome
 
 
+def _plain(value: object, depth: int = 0) -> Json:
+    """The value as JSON that can be written and read; as its text where it is none, or lies too deep."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, int) and value.bit_length() < LONGEST:
+        return int(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if depth < DEEPEST:
+        if is_dataclass(value) and not isinstance(value, type):
+            return {each.name: _plain(getattr(value, each.name), depth + 1) for each in fields(value)}
+        if isinstance(value, Mapping):
+            return {_spelled(_text(key)): _plain(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [_plain(item, depth + 1) for item in value]
+    return _spelled(_text(value))
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
+_MANY_DIGITS = re.compile(rb"\d{4000}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _spelled(text: str) -> str:
+    """The text with lone surrogates as escapes, as no UTF-8 file can hold them."""
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def _utf8(value: Json) -> bytes:
@@ -364,6 +470,11 @@ def json_schema(file: Literal["report", "trials"]) -> dict[str, Any]:
 
 
 @cache
+def _run_adapter() -> TypeAdapter[Run]:
+    return TypeAdapter(Run)
+
+
+@cache
 def _metrics_adapter() -> TypeAdapter[Metrics]:
     return TypeAdapter(Metrics)
 
@@ -381,12 +492,16 @@ def _read_run(path: Path) -> Run:
         if schema != SCHEMA:
             raise ReportError(f"{path}: written in schema {schema}, this chatflow-eval ({__version__}) reads {SCHEMA}")
         told = {each.name: summary[each.name] for each in fields(Run) if each.name in summary or each.name not in ADDED}
-        return TypeAdapter(Run).validate_python(told)
+        run = _run_adapter().validate_python(told)
+        for time in (run.started, run.finished):
+            if time and datetime.fromisoformat(time).tzinfo is None:
+                raise ValueError(f"{time} is in no time zone")
+        return replace(run, command=tuple(map(_spelled, run.command)))
     except FileNotFoundError:
         return Run()
     except OSError as error:
         raise ReportError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ReportError(f"{path}: not a report: {error}") from error
 
 

@@ -10,7 +10,7 @@ import html as entities
 import json
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -28,10 +28,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chatflow_eval.comparison import compare
 from chatflow_eval.errors import ReportError
-from chatflow_eval.listing import Entry, Listing, stamp_of
+from chatflow_eval.gate import Decision
+from chatflow_eval.listing import Entry, Listing, search, stamp_of
 from chatflow_eval.progress import Progress, Standing
 from chatflow_eval.report import PAGE, SUMMARY, TRIALS, Report
-from chatflow_eval.writers import html, pages
+from chatflow_eval.writers import html, pages, words
 from chatflow_eval.writers.pages import Page
 
 METHODS = ("GET", "HEAD")
@@ -61,6 +62,7 @@ def create_app(folder: Path, *, closing: Event | None = None) -> ASGIApp:
     app = Starlette(
         routes=[
             Route("/", viewer.index),
+            Route("/events", viewer.index_events),
             Route("/runs/{name}", viewer.report),
             Route("/runs/{name}/", viewer.report),
             Route("/compare", viewer.comparison),
@@ -69,7 +71,7 @@ def create_app(folder: Path, *, closing: Event | None = None) -> ASGIApp:
             Route("/api/runs", viewer.api_runs),
             Route("/favicon.ico", _no_icon),
         ],
-        exception_handlers={HTTPException: _http_problem, ReportError: _damaged},
+        exception_handlers={HTTPException: _http_problem, ReportError: _damaged, OSError: _damaged},
     )
     app.router.redirect_slashes = False
     return _Guard(app)
@@ -137,6 +139,16 @@ class _Kept:
             return kept[1]
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What there is to be seen of all runs at one time."""
+
+    entries: tuple[Entry, ...]
+    standings: Mapping[str, Standing]
+    of: int
+    """How many runs there are, also those that are not asked for."""
+
+
 @dataclass
 class _Viewer:
     """The pages; all but the stream run in threads, as they read files."""
@@ -144,16 +156,54 @@ class _Viewer:
     listing: Listing
     closing: Event
     kept: _Kept = field(default_factory=_Kept)
-    following: dict[Path, tuple[int, Progress]] = field(default_factory=dict)
+    following: dict[Path, tuple[_Stamp, Progress]] = field(default_factory=dict)
 
     def index(self, request: Request) -> Response:
+        query = request.query_params.get("q", "")
+        look = self._look_at_all(query)
+        return _answer(pages.index(self._parts(look, query), of=look.of, query=query))
+
+    async def index_events(self, request: Request) -> Response:
+        query, seen = (request.query_params.get(name, "") for name in ("q", "seen"))
+        return _events(request, self._stream_of_all(query, seen))
+
+    async def _stream_of_all(self, query: str, seen: str) -> AsyncIterator[str]:
+        """The parts of the list that have changed, since the page that was seen was made and from then on."""
+        shown: _Look | None = None
+        quiet = 0.0
+        while not self.closing.is_set():
+            try:
+                look = await run_in_threadpool(self._look_at_all, query)
+            except ReportError as error:
+                yield _event("over", words.one_line(str(error)))
+                return
+            if shown is None or look.entries != shown.entries or look.of != shown.of:
+                parts = await run_in_threadpool(self._parts, look, query)
+                told: str = parts.going if parts.seen == seen else parts.head + parts.going + parts.trend + parts.runs
+                seen = parts.seen
+            else:
+                told = pages.going(look.entries, look.standings) if look.standings != shown.standings else ""
+            if told:
+                yield _event("parts", told, seen)
+                quiet = 0.0
+            elif quiet >= KEEP_ALIVE_SECONDS:
+                yield STILL_HERE
+                quiet = 0.0
+            shown = look
+            await asyncio.sleep(LOOK_SECONDS)
+            quiet += LOOK_SECONDS
+
+    def _look_at_all(self, query: str) -> _Look:
         entries = tuple(self.listing.entries().values())
-        standings = {entry.name: self._standing(entry) for entry in entries if entry.goes_on}
-        return _answer(pages.index(entries, standings, folder=self.listing.folder))
+        found = search(entries, query)
+        return _Look(found, {entry.name: self._standing(entry) for entry in found if entry.goes_on}, len(entries))
+
+    def _parts(self, look: _Look, query: str) -> pages.Parts:
+        return pages.parts(look.entries, look.standings, folder=self.listing.folder, of=look.of, query=query)
 
     def report(self, request: Request) -> Response:
         entry = _readable(self._entry(request))
-        return _answer(self._stored(entry) or self._rendered(entry))
+        return _answer(_with_way_back(self._stored(entry) or self._rendered(entry)))
 
     def comparison(self, request: Request) -> Response:
         names = [request.query_params.getlist(name) for name in ("base", "run")]
@@ -165,9 +215,10 @@ class _Viewer:
 
         def render() -> str:
             before, after = Report.read(base.folder), Report.read(run.folder)
-            return html.render(after, comparison=compare(before, after))
+            return html.render(after, Decision.kept(after), comparison=compare(before, after))
 
-        return _answer(self.kept.get((base.name, run.name), (_stamp(base), _stamp(run)), render))
+        page = self.kept.get((base.name, run.name), (_stamp(base), _stamp(run)), render)
+        return _answer(_with_way_back(page))
 
     def live(self, request: Request) -> Response:
         entry = self._entry(request)
@@ -175,10 +226,7 @@ class _Viewer:
 
     async def events(self, request: Request) -> Response:
         entry = await run_in_threadpool(self._entry, request)
-        headers = {"content-type": "text/event-stream; charset=utf-8"}
-        if request.method == "HEAD":
-            return Response(headers=headers)
-        return StreamingResponse(self._stream(entry.name), headers=headers)
+        return _events(request, self._stream(entry.name))
 
     async def _stream(self, name: str) -> AsyncIterator[str]:
         """What the page shows, as one event whenever it has changed; ends when the run has."""
@@ -189,7 +237,7 @@ class _Viewer:
                 yield _event("standing", now)
                 shown, quiet = now, 0.0
             elif quiet >= KEEP_ALIVE_SECONDS:
-                yield ": still here\n\n"
+                yield STILL_HERE
                 quiet = 0.0
             if entry is None or not (entry.goes_on or entry.state == "broken off"):
                 yield _event("over", "")
@@ -198,14 +246,17 @@ class _Viewer:
             quiet += LOOK_SECONDS
 
     def _look(self, name: str) -> tuple[Entry | None, str]:
-        entry = self.listing.one(name)
+        try:
+            entry = self.listing.one(name)
+        except ReportError:
+            entry = None
         if entry is None:
             return None, pages.gone(name)
         return entry, pages.standing(entry, self._standing(entry))
 
     def api_runs(self, request: Request) -> Response:
         found = []
-        for entry in self.listing.entries().values():
+        for entry in search(self.listing.entries().values(), request.query_params.get("q", "")):
             run = {key: value for key, value in asdict(entry.run).items() if key != "folder"} if entry.run else {}
             told = {"name": entry.name, "folder": str(entry.folder), "state": entry.state, "problem": entry.problem}
             found.append({**run, **told, "started": entry.started})
@@ -229,15 +280,17 @@ class _Viewer:
         except OSError:
             return Standing()
         kept = self.following.get(entry.folder)
-        if kept is None or kept[0] != number:
-            kept = self.following[entry.folder] = (number, Progress(entry.folder))
+        # A run in the place of another that was removed may well get the same number.
+        which = (number, entry.run.started if entry.run else "")
+        if kept is None or kept[0] != which:
+            kept = self.following[entry.folder] = (which, Progress(entry.folder))
         return kept[1].read()
 
     def _stored(self, entry: Entry) -> Page | None:
-        """The page in the run folder: newer than the trials, and such that only today's style and script run in it."""
+        """The page in the run folder: newer than the run, and such that only today's style and script run in it."""
         path = entry.folder / PAGE
-        written, trials = stamp_of(path), stamp_of(entry.folder / TRIALS)
-        if written is None or trials is None or written[0] < trials[0]:
+        written, *run = (stamp_of(entry.folder / file) for file in (PAGE, TRIALS, SUMMARY))
+        if written is None or any(stamp is None or written[0] < stamp[0] for stamp in run):
             return None
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
@@ -247,7 +300,11 @@ class _Viewer:
         return Page(text, policy) if policy == _todays_policy() else None
 
     def _rendered(self, entry: Entry) -> Page:
-        return self.kept.get((entry.name,), _stamp(entry), lambda: html.render(Report.read(entry.folder)))
+        def render() -> str:
+            report = Report.read(entry.folder)
+            return html.render(report, Decision.kept(report))
+
+        return self.kept.get((entry.name,), _stamp(entry), render)
 
 
 def _readable(entry: Entry) -> Entry:
@@ -265,9 +322,25 @@ def _answer(page: Page, status: int = 200) -> Response:
     return HTMLResponse(page.text, status, {"content-security-policy": f"{page.policy}; frame-ancestors 'none'"})
 
 
-def _event(name: str, data: str) -> str:
-    lines = "".join(f"data: {line}\n" for line in data.split("\n"))
-    return f"event: {name}\n{lines}\n"
+BAR, WAY_BACK = '<header id="bar">\n', '<a href="/">← All runs</a>\n'
+
+
+def _with_way_back(page: Page) -> Page:
+    """The report with a link to the list in its bar, which only is of use here."""
+    return Page(page.text.replace(BAR, BAR + WAY_BACK, 1), page.policy)
+
+
+STILL_HERE = ": still here\n\n"
+
+
+def _events(request: Request, stream: AsyncIterator[str]) -> Response:
+    headers = {"content-type": "text/event-stream; charset=utf-8"}
+    return Response(headers=headers) if request.method == "HEAD" else StreamingResponse(stream, headers=headers)
+
+
+def _event(name: str, data: str, number: str = "") -> str:
+    fields = [f"event: {name}", *([f"id: {number}"] if number else []), *(f"data: {line}" for line in data.split("\n"))]
+    return "\n".join(fields) + "\n\n"
 
 
 _POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">')

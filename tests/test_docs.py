@@ -346,7 +346,7 @@ def modules_table() -> str:
     for row in rows:
         for name in row:
             path = ROOT / "chatflow_eval" / f"{name}.py"
-            paths = [path] if path.exists() else sorted(path.with_suffix("").glob("*.py"))
+            paths = [path] if path.exists() else sorted(path.with_suffix("").rglob("*.py"))
             for each in paths:
                 if doc := ast.get_docstring(ast.parse(each.read_text(encoding="utf-8"))):
                     label = ".".join(each.relative_to(ROOT / "chatflow_eval").with_suffix("").parts)
@@ -508,7 +508,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
-    linked = set(re.findall(r"\]\((docs/[\w.-]+)", PAGES[0].read_text(encoding="utf-8")))
+    linked = set(re.findall(r"\]\((docs/[\w-]+\.md)", PAGES[0].read_text(encoding="utf-8")))
     assert linked == {page.relative_to(ROOT).as_posix() for page in PAGES[1:]}
 
 

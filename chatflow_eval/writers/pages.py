@@ -27,6 +27,8 @@ from chatflow_eval.writers import links, words
 
 RUNS_OF_TREND, MODELS_OF_TREND = 60, 6
 """How many are drawn, the newest of them."""
+MANY = 10
+"""Runs from which on they can be searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +39,56 @@ class Page:
     policy: str
 
 
-def index(entries: Sequence[Entry], standings: Mapping[str, Standing], *, folder: Path) -> Page:
-    """All runs, the newest first; the standings are of those that go on, by their names."""
-    rows = [_row(entry, standings.get(entry.name, Standing())) for entry in entries]
-    comparable = [row for row in rows if row.comparable]
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the list of runs consists of, each a part of its page that may change by itself."""
+
+    head: Markup
+    trend: Markup
+    runs: Markup
+    going: Markup
+
+    @property
+    def seen(self) -> str:
+        """A digest of them, save for what goes on."""
+        return hashlib.sha256(f"{self.head}{self.trend}{self.runs}".encode()).hexdigest()[:16]
+
+
+def index(parts: Parts, *, of: int, query: str = "") -> Page:
+    """The list of runs; the page asks for what has changed. `of` says how many runs there are without the query."""
     return _page(
         "index",
-        rows=rows,
-        states=STATES,
-        column=COLUMN,
-        going_on=[row for row in rows if row.goes_on],
-        trends=_trends([entry.run for entry in entries if entry.run is not None], {e.folder: e for e in entries}),
-        folder=folder,
-        run=comparable[0].name if len(comparable) > 1 else None,
-        base=comparable[1].name if len(comparable) > 1 else None,
+        script="index.js",
+        parts=parts,
+        seen=parts.seen,
+        of=of,
+        query=query,
+        searched=of >= MANY or bool(query),
+        trends="<section" in parts.trend,
+        rows="<table" in parts.runs,
     )
+
+
+def parts(
+    entries: Sequence[Entry], standings: Mapping[str, Standing], *, folder: Path, of: int, query: str = ""
+) -> Parts:
+    """The runs, the newest first; the standings are of those that go on, by their names."""
+    rows = [_row(entry) for entry in entries]
+    comparable = [row for row in rows if row.comparable]
+    trends = _trends([entry.run for entry in entries if entry.run is not None], {e.folder: e for e in entries})
+    run, base = (row.name for row in comparable[:2]) if len(comparable) > 1 else (None, None)
+    return Parts(
+        head=Markup(_render("head", rows=rows, of=of, query=query, folder=folder)),
+        trend=Markup(_render("trend", trends=trends, column=COLUMN)),
+        runs=Markup(_render("runs", rows=rows, states=STATES, run=run, base=base, query=query)),
+        going=going(entries, standings),
+    )
+
+
+def going(entries: Sequence[Entry], standings: Mapping[str, Standing]) -> Markup:
+    """How far the runs are that go on."""
+    found = [(_row(entry), _progress(entry, standings.get(entry.name))) for entry in entries if entry.goes_on]
+    return Markup(_render("going", going_on=found, states=STATES))
 
 
 def live(entry: Entry, now: Standing) -> Page:
@@ -176,8 +213,8 @@ class _Row:
     report: str
     live: str | None
     """The way to its progress, where it has not finished."""
-    goes_on: bool
-    progress: str
+    gate: bool | None
+    """Whether it opened."""
     command: str
     models: tuple[str, ...]
     trials: int | None
@@ -192,24 +229,27 @@ class _Row:
     comparable: bool
 
 
-def _row(entry: Entry, now: Standing) -> _Row:
+def _progress(entry: Entry, now: Standing | None) -> str:
+    planned = entry.run.planned if entry.run is not None else None
+    return f"{now.trials if now else 0:,}{'' if planned is None else f' of {planned:,}'}"
+
+
+def _row(entry: Entry) -> _Row:
     run = entry.run
     numbers = run is not None and bool(run.trials)
     statuses = {status: run.trials.get(status, 0) for status in words.SYMBOLS} if run is not None and numbers else {}
     incidents = run.incidents if run is not None else {}
     others = sum(count for kind, count in incidents.items() if kind not in ("loop", "limit_hit"))
-    planned = f" of {run.planned:,}" if run is not None and run.planned is not None else ""
     return _Row(
         name=entry.name,
-        value=escape(entry.name),
+        value=Markup(escape(entry.name).replace("\r", "&#13;")),
         when=_when(entry.started),
         took=_took(run),
         state=entry.state,
         problem=entry.problem.replace(f"{entry.folder}/", ""),
         report=_to_report(entry.name),
         live=f"/live/{quote(entry.name, safe='')}" if entry.goes_on or entry.state == "broken off" else None,
-        goes_on=entry.goes_on,
-        progress=f"{now.trials:,}{planned}" if entry.goes_on else "",
+        gate=run.gate if run is not None else None,
         command=shlex.join(run.command) if run is not None else "",
         models=tuple(words.model_name(each.target, each.model) for each in run.of_models) if run is not None else (),
         trials=sum(statuses.values()) if numbers else None,

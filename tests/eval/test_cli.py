@@ -323,6 +323,30 @@ def test_report_shows_a_run_again() -> None:
     assert page.exists()
 
 
+def test_what_the_gate_decided_is_shown_again() -> None:
+    write(suite(ROUTED))
+    invoke("run", ".", "--out", "r", "--max-loops", "3")
+    page = Path("r", "report.html")
+    for rule in ("loops: 0 is <= 3", "loops: 0 is <= 5"):
+        page.unlink()
+        assert rule in invoke("report", "r").output
+        assert "loops: 0 is &lt;= " in page.read_text(encoding="utf-8")
+        invoke("compare", "r", "r", "--html", "other.html")
+        assert rule.replace("<", "&lt;") in Path("other.html").read_text(encoding="utf-8")
+        invoke("gate", "r", "--max-loops", "5")
+        assert "loops: 0 is &lt;= 5" in page.read_text(encoding="utf-8")
+
+
+def test_a_folder_that_cannot_be_written_is_judged_all_the_same() -> None:
+    write(suite(ROUTED))
+    invoke("run", ".", "--out", "r")
+    Path("r", "report.json.new").mkdir()
+    result = invoke("gate", "r", "--max-loops", "0")
+    assert result.exit_code == 0
+    assert "loops: 0 is <= 0" in result.output
+    assert "Not kept: r/report.json: cannot be written: Is a directory" in result.stderr.replace("\\", "/")
+
+
 def test_no_run_folder_exits_2() -> None:
     for command in ("report", "gate"):
         result = invoke(command, "nowhere")

@@ -12,7 +12,7 @@ from chatflow_eval.errors import ChatflowEvalError
 from chatflow_eval.gate import Decision, Gate, rules_of
 from chatflow_eval.incidents import Incident, IncidentKind
 from chatflow_eval.outcome import Outcome, Status
-from chatflow_eval.report import Report
+from chatflow_eval.report import Report, keep_ruling
 from chatflow_eval.trace import ModelStep, Topology, Trace, TurnTrace
 
 
@@ -285,3 +285,10 @@ def test_rules_may_stand_in_a_table() -> None:
 def test_a_table_is_read_strictly(table: dict[str, Any], message: str) -> None:
     with pytest.raises(ChatflowEvalError, match=message):
         rules_of(table)
+
+
+def test_a_decision_can_be_kept_with_its_report() -> None:
+    report = Report.of([outcome("failed")])
+    assert Decision.kept(report) is None
+    decision = Gate(max_errors=0).decide(report)
+    assert Decision.kept(keep_ruling(report, decision.rules)) == decision

@@ -12,7 +12,7 @@ from chatflow_eval.errors import ReportError
 from chatflow_eval.history import past_runs
 from chatflow_eval.incidents import Incident
 from chatflow_eval.outcome import Outcome
-from chatflow_eval.report import SUMMARY, RunFolder
+from chatflow_eval.report import SUMMARY, Report, RuleResult, RunFolder, keep_ruling
 
 
 def finished(folder: Path, *passed: bool, started: str) -> None:
@@ -64,3 +64,12 @@ def test_a_damaged_summary_is_named(tmp_path: Path) -> None:
 
 def test_nothing_is_no_run(tmp_path: Path) -> None:
     assert past_runs([tmp_path, tmp_path / "nowhere"]) == ()
+
+
+@pytest.mark.parametrize(("passed", "seen"), [((), None), ((True, True), True), ((True, False), False)])
+def test_a_run_says_whether_its_gate_opened(tmp_path: Path, passed: tuple[bool, ...], seen: bool | None) -> None:
+    finished(tmp_path, True, started="2026-12-01T10:00:00+00:00")
+    if passed:
+        keep_ruling(Report.read(tmp_path), [RuleResult("loops", "<= 0", "0", each, "") for each in passed])
+    (run,) = past_runs([tmp_path])
+    assert run.gate is seen

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chatflow_eval import history, report
 from chatflow_eval.errors import ReportError
-from chatflow_eval.listing import Listing
+from chatflow_eval.listing import Entry, Listing, search
 from chatflow_eval.report import SUMMARY, TRIALS, RunFolder
 
 RunOf = Callable[..., Path]
@@ -156,3 +161,65 @@ def test_a_name_is_looked_up_and_nothing_else(tmp_path: Path, a_run: RunOf) -> N
 def test_a_folder_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="nowhere"):
         Listing(tmp_path / "nowhere").entries()
+
+
+def test_a_summary_that_could_not_be_read_is_tried_again(
+    tmp_path: Path, a_run: RunOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many open files, say, pass by themselves, and nothing changes in the folder."""
+    a_run(tmp_path / "r")
+    listing = Listing(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", lambda path: (_ for _ in ()).throw(OSError(24, "Too many open files")))
+        assert listing.entries()["r"].problem.endswith("cannot be read: Too many open files")
+    assert listing.entries()["r"].state == "finished"
+
+
+def test_runs_are_found_by_all_words_of_a_query(tmp_path: Path, a_run: RunOf) -> None:
+    a_run(tmp_path / "Nightly-1", day=1)
+    a_run(tmp_path / "nightly-2", day=2, partial=True)
+    entries = Listing(tmp_path).entries().values()
+    for query, found in (
+        ("", 2),
+        (" \t", 2),
+        ("nightly", 2),
+        ("NIGHTLY scenarios/", 2),
+        ("nightly partial", 1),
+        ("2026-12-01", 1),
+        ("chatflow m", 2),
+        ("nightly gone", 0),
+    ):
+        assert len(search(entries, query)) == found, query
+
+
+@given(st.text())
+def test_any_query_can_be_asked(query: str) -> None:
+    entry = Entry(name=query, folder=Path("r"), state="finished", started="2026-12-01T10:00:00+00:00", run=None)
+    assert search([entry], query) == (entry,)
+
+
+def test_looking_from_several_threads_at_once_is_safe(tmp_path: Path, a_run: RunOf) -> None:
+    a_run(tmp_path / "r0")
+    for number in range(1, 30):
+        shutil.copytree(tmp_path / "r0", tmp_path / f"r{number}")
+    listing = Listing(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        assert [len(each) for each in pool.map(lambda _: listing.entries(), range(40))] == [30] * 40
+
+
+def test_a_folder_that_nobody_may_look_into_harms_no_other(
+    tmp_path: Path, a_run: RunOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("good", "locked"):
+        a_run(tmp_path / name)
+    lstat = Path.lstat
+
+    def refused(path: Path) -> os.stat_result:
+        if path.parent == tmp_path / "locked":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", refused)
+    entries = Listing(tmp_path).entries()
+    assert {name: entry.state for name, entry in entries.items()} == {"good": "finished", "locked": "damaged"}
+    assert entries["locked"].problem == f"{tmp_path / 'locked' / SUMMARY}: cannot be read: Permission denied"

@@ -76,3 +76,14 @@ def test_a_line_that_is_no_outcome_is_named(tmp_path: Path, a_trial: TrialOf, li
     now = Progress(tmp_path).read()
     assert now.trials == 1
     assert now.problem == f"{tmp_path / TRIALS}:2: not an outcome"
+
+
+def test_a_file_that_cannot_be_read_now_may_be_read_later(tmp_path: Path, a_trial: TrialOf) -> None:
+    progress = Progress(tmp_path)
+    (tmp_path / TRIALS).mkdir()
+    assert progress.read().problem == f"{tmp_path / TRIALS}: cannot be read: Is a directory"
+    (tmp_path / TRIALS).rmdir()
+    run = RunFolder.create(tmp_path)
+    run.append(a_trial("s1", "passed"))
+    run.close()
+    assert (progress.read().problem, progress.read().trials) == ("", 1)

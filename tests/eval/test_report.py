@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -20,7 +20,18 @@ from chatflow_eval.checks import Verdict
 from chatflow_eval.errors import ReportError
 from chatflow_eval.incidents import Incident
 from chatflow_eval.outcome import Outcome
-from chatflow_eval.report import SUMMARY, TRIALS, Report, RunFolder, is_being_written, json_schema, scrub_outcome
+from chatflow_eval.report import (
+    SUMMARY,
+    TRIALS,
+    Report,
+    RuleResult,
+    Ruling,
+    RunFolder,
+    is_being_written,
+    json_schema,
+    keep_ruling,
+    scrub_outcome,
+)
 from chatflow_eval.route import Aligned
 from chatflow_eval.trace import (
     Edge,
@@ -412,6 +423,11 @@ def test_a_flipped_byte_loses_no_outcome_unnoticed(
         ("{}", "not a report"),
         ('{"schema": 1}', "not a report"),
         ('{"schema": 2}', "written in schema 2, this chatflow-eval"),
+        ("[" * 100_000, "not a report"),
+        (
+            '{"schema":1,"version":"","started":"soon","finished":null,"partial":true,"command":[],"trials":0}',
+            "not a report: Invalid isoformat string: 'soon'",
+        ),
     ],
 )
 def test_a_summary_that_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -552,3 +568,134 @@ def test_lines_of_before_a_field_was_added_are_still_read(tmp_path: Path) -> Non
     old = {key: value for key, value in json.loads(line).items() if key not in ("demands", "baseline")}
     (tmp_path / TRIALS).write_text(json.dumps(old) + "\n", encoding="utf-8")
     assert Report.read(tmp_path).outcomes[0] == FULL
+
+
+# What is no JSON, and what was decided.
+
+
+class Raising:
+    """What a tool may return."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def circle() -> list[Any]:
+    """A list that holds itself."""
+    made: list[Any] = []
+    made.append(made)
+    return made
+
+
+def nested(depth: int) -> object:
+    """A value that lies so deep."""
+    made: object = "deep"
+    for level in range(depth):
+        made = [made] if level % 2 else {"in": made}
+    return made
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"\ud83d": {"\udc00": "\ud83d"}},
+        b"\xff",
+        {b"\xff": 1},
+        {"\ud83d"},
+        circle(),
+        nested(150),
+        nested(195),
+        nested(220),
+        nested(5000),
+        10**4301,
+        10**5000,
+        Raising(),
+        {Raising(): 1},
+        float("nan"),
+        Path("x"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_whatever_a_tool_returns_the_run_can_be_read(tmp_path: Path, value: object) -> None:
+    step = ToolStep(agent="A", tool="t", arguments={"given": value}, result=value)
+    turn = TurnTrace(user="hi", start_agent="A", end_agent="A", steps=(step,), context={"kept": value})
+    trace = Trace(topology=Topology(start="A", agents=("A",)), turns=(turn,))
+    report = written(tmp_path, [replace(FULL, trace=trace)])
+    (again,) = Report.read(tmp_path).outcomes
+    assert [again] == list(report.outcomes)
+    assert again.trace
+    assert again.trace.turns[0].reply == turn.reply
+
+
+RULES = (RuleResult("loops", "<= 0", "2", False, "loops: 2 is not <= 0"), RuleResult("cost", "<= 1", "0", True, "ok"))
+
+
+def test_what_was_decided_is_kept_with_the_run(tmp_path: Path) -> None:
+    report = written(tmp_path, numbered(2))
+    before = json.loads((tmp_path / SUMMARY).read_bytes())
+    assert before["gate"] is None
+    kept = keep_ruling(report, RULES)
+    assert kept.run.gate == Ruling(False, RULES)
+    assert Report.read(tmp_path).run == kept.run
+    after = json.loads((tmp_path / SUMMARY).read_bytes())
+    assert after.pop("gate") == {"passed": False, "rules": [asdict(rule) for rule in RULES]}
+    assert after == {key: value for key, value in before.items() if key != "gate"}
+    assert not (tmp_path / f"{SUMMARY}.new").exists()
+
+
+def test_what_is_decided_later_takes_its_place(tmp_path: Path) -> None:
+    report = keep_ruling(written(tmp_path, numbered(1)), RULES)
+    keep_ruling(report, RULES[1:])
+    assert Report.read(tmp_path).run.gate == Ruling(True, RULES[1:])
+
+
+def test_a_run_that_is_gone_on_with_is_no_longer_decided(tmp_path: Path) -> None:
+    keep_ruling(written(tmp_path, numbered(1)), RULES)
+    run = RunFolder.resume(tmp_path)
+    assert Report.read(tmp_path).run.gate is None
+    run.close()
+
+
+def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
+    """Its summary is written by the process that runs it."""
+    run = RunFolder.create(tmp_path)
+    run.append(FULL)
+    before = (tmp_path / SUMMARY).read_bytes()
+    assert keep_ruling(Report.read(tmp_path), RULES).run.gate == Ruling(False, RULES)
+    assert (tmp_path / SUMMARY).read_bytes() == before
+    run.close()
+
+
+def test_no_secret_is_in_what_was_decided(tmp_path: Path) -> None:
+    told = RuleResult(f"must pass: {KEY}", "every trial passes", "n/a", False, f"must pass: {KEY} \ud83d")
+    keep_ruling(written(tmp_path, numbered(1)), [told])
+    gate = Report.read(tmp_path).run.gate
+    assert gate
+    assert gate.rules[0].why == r"must pass: [redacted] \ud83d"
+
+
+def test_an_older_run_has_nothing_decided(tmp_path: Path) -> None:
+    written(tmp_path, numbered(1))
+    summary = json.loads((tmp_path / SUMMARY).read_bytes())
+    del summary["gate"]
+    (tmp_path / SUMMARY).write_text(json.dumps(summary), encoding="utf-8")
+    assert Report.read(tmp_path).run.gate is None
+
+
+def test_a_summary_that_cannot_be_replaced_is_one_clear_error(tmp_path: Path) -> None:
+    report = written(tmp_path, numbered(1))
+    (tmp_path / f"{SUMMARY}.new").mkdir()
+    with pytest.raises(ReportError, match=r"report\.json: cannot be written: Is a directory"):
+        keep_ruling(report, RULES)
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_trials_that_change_while_they_are_read_are_named(tmp_path: Path, gone: bool) -> None:
+    outcomes = written(tmp_path, numbered(2)).outcomes
+    if gone:
+        (tmp_path / TRIALS).unlink()
+    else:
+        (tmp_path / TRIALS).write_bytes(b"")
+    for look in (lambda: outcomes[0], lambda: outcomes[:], lambda: list(outcomes)):
+        with pytest.raises(ReportError, match="cannot be read: No such file" if gone else "changed while it was read"):
+            look()

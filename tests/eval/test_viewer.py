@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import html as entities
 import json
 import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
+from time import sleep
 from typing import Any
 from urllib.parse import quote
 
@@ -23,9 +26,10 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from chatflow_eval import viewer
+from chatflow_eval.gate import Gate
 from chatflow_eval.outcome import Outcome
-from chatflow_eval.report import PAGE, SUMMARY, TRIALS, Report, RunFolder
-from chatflow_eval.writers import html
+from chatflow_eval.report import PAGE, SUMMARY, TRIALS, Report, RunFolder, keep_ruling
+from chatflow_eval.writers import html, pages
 
 RunOf = Callable[..., Path]
 TrialOf = Callable[..., Outcome]
@@ -59,6 +63,12 @@ def asking(shown: Path) -> TestClient:
 
 def client(folder: Path) -> TestClient:
     return TestClient(viewer.create_app(folder), base_url=f"http://127.0.0.1:{PORT}", follow_redirects=False)
+
+
+def as_a_file(page: str) -> str:
+    """A report without the way back to the list, which has to be there."""
+    assert page.count('<a href="/">') == page.count(viewer.WAY_BACK) == 1
+    return page.replace(viewer.WAY_BACK, "")
 
 
 def links(page: str, way: str) -> list[str]:
@@ -157,6 +167,19 @@ def test_links_out_of_the_folder_are_not_followed(folder: Path) -> None:
     assert asking.get("/live/b").status_code == 200
 
 
+def test_the_stream_of_all_runs_is_as_guarded_as_the_rest(folder: Path) -> None:
+    closed = Event()
+    closed.set()
+    asking = TestClient(viewer.create_app(folder, closing=closed), base_url=f"http://127.0.0.1:{PORT}")
+    assert asking.post("/events").status_code == 405
+    assert asking.get("/events", headers={"host": f"evil.example:{PORT}"}).status_code == 421
+    for method in ("HEAD", "GET"):
+        answer = asking.request(method, "/events")
+        assert {name: answer.headers[name] for name in viewer.HEADERS} == viewer.HEADERS
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert answer.text == ""
+
+
 # What every answer says.
 
 
@@ -197,7 +220,7 @@ def test_all_runs_are_listed_with_their_numbers_the_newest_first(asking: TestCli
 
 def test_each_run_has_its_page(folder: Path) -> None:
     answer = client(folder).get("/runs/a/")
-    assert answer.text == html.render(Report.read(folder / "a"))
+    assert as_a_file(answer.text) == html.render(Report.read(folder / "a"))
     assert client(folder).get("/runs/a").text == answer.text
 
 
@@ -215,7 +238,7 @@ def test_a_page_that_is_there_is_served_as_it_is(folder: Path) -> None:
     html.write(Report.read(folder / "a"), folder / "a")
     stored = (folder / "a" / PAGE).read_text(encoding="utf-8").replace("</html>", "<!-- as it was -->\n</html>")
     (folder / "a" / PAGE).write_text(stored, encoding="utf-8")
-    assert client(folder).get("/runs/a/").text == stored
+    assert as_a_file(client(folder).get("/runs/a/").text) == stored
 
 
 def test_a_page_that_is_older_than_the_trials_is_made_anew(folder: Path) -> None:
@@ -238,7 +261,7 @@ def test_a_page_that_is_older_than_the_trials_is_made_anew(folder: Path) -> None
 def test_a_page_of_another_making_is_made_anew(folder: Path, page: str) -> None:
     """One by an older version, and one that somebody has put there for a reader's browser to run."""
     (folder / "a" / PAGE).write_text(page, encoding="utf-8")
-    assert client(folder).get("/runs/a/").text == html.render(Report.read(folder / "a"))
+    assert as_a_file(client(folder).get("/runs/a/").text) == html.render(Report.read(folder / "a"))
 
 
 def test_a_page_is_made_once_as_long_as_the_run_is_the_same(
@@ -246,9 +269,9 @@ def test_a_page_is_made_once_as_long_as_the_run_is_the_same(
 ) -> None:
     made, render = list[Report](), html.render
 
-    def noted(report: Report, **more: Any) -> str:
+    def noted(report: Report, *more: Any, **named: Any) -> str:
         made.append(report)
-        return render(report, **more)
+        return render(report, *more, **named)
 
     monkeypatch.setattr(html, "render", noted)
     asking = client(folder)
@@ -290,6 +313,51 @@ def test_a_damaged_run_is_listed_with_its_error(folder: Path) -> None:
         answer = asking.get(f"/runs/{name}/")
         assert answer.status_code == 500
         assert why in entities.unescape(answer.text)
+
+
+def test_what_the_gate_decided_is_in_the_list_and_in_the_report(folder: Path) -> None:
+    for name in ("a", "b"):
+        report = Report.read(folder / name)
+        keep_ruling(report, Gate().decide(report).rules)
+    asking = client(folder)
+    page = asking.get("/").text
+    assert re.findall(r"gate (?:open|closed)", page) == ["gate open", "gate closed"]
+    assert [run["gate"] for run in asking.get("/api/runs").json()["runs"]] == [True, False]
+    for path in ("/runs/a/", "/compare?base=b&run=a"):
+        assert "scenarios: 1 of 2 trials as expected" in asking.get(path).text
+
+
+def test_a_page_from_before_the_gate_decided_is_made_anew(folder: Path) -> None:
+    report = Report.read(folder / "a")
+    html.write(report, folder / "a")
+    keep_ruling(report, Gate(max_loops=0).decide(report).rules)
+    os.utime(folder / "a" / PAGE, ns=(0, 0))
+    assert "loops: 1 is not" in client(folder).get("/runs/a/").text
+
+
+def test_runs_are_found_by_words(folder: Path) -> None:
+    asking = client(folder)
+    for query, found in (
+        ("", ["b", "a"]),
+        ("2026-12-02", ["b"]),
+        ("SCENARIOS/ 12-01", ["a"]),
+        ("finished run", ["b", "a"]),
+        ("nothing", []),
+        ("<b>", []),
+    ):
+        assert [run["name"] for run in asking.get("/api/runs", params={"q": query}).json()["runs"]] == found
+        page = asking.get("/", params={"q": query}).text
+        listed = page[page.index('data-part="runs"') :]
+        assert links(listed, "runs") == [f"/runs/{name}/" for name in found]
+        assert (f"{len(found)} of 2 runs" in page) == bool(query)
+        assert f'value="{entities.escape(query)}"' in page or not query
+
+
+def test_many_runs_can_be_searched(folder: Path, a_run: RunOf) -> None:
+    assert 'role="search"' not in client(folder).get("/").text
+    for number in range(pages.MANY - 2):
+        a_run(folder / f"n{number}")
+    assert 'role="search"' in client(folder).get("/").text
 
 
 def test_an_empty_folder_says_what_to_do(tmp_path: Path) -> None:
@@ -465,6 +533,192 @@ def test_who_comes_later_is_told_where_it_stands(tmp_path: Path, a_trial: TrialO
             shutil.rmtree(tmp_path / "moved")
             assert list(titles) == ["Gone"]
     run._file.close()
+
+
+# A run that ends as nobody wished.
+
+RUNNING = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from conftest import trial
+from chatflow_eval.report import RunFolder
+folder = Path(sys.argv[2])
+if folder.exists():
+    run = RunFolder.resume(folder)
+else:
+    run = RunFolder.create(folder, command=["run", "x"], planned=3)
+for line in sys.stdin:
+    run.append(trial(line.strip(), "passed"))
+run.close()
+"""
+
+
+@contextmanager
+def a_process_that_runs(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run that appends a trial for each line that it is given, and ends when there are no more."""
+    command = [sys.executable, "-c", RUNNING, str(Path(__file__).parent), str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the system tells")
+def test_a_run_that_is_killed_and_gone_on_with_while_somebody_watches(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs").mkdir()
+    folder = tmp_path / "runs" / "r"
+    with served(tmp_path / "runs") as port, httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as asking:
+        with a_process_that_runs(folder) as process:
+            say(process, "s1")
+            wait_for(lambda: "1 of 3 trials" in asking.get("/").text)
+            with asking.stream("GET", "/live/r/events") as answer:
+                titles = titles_in(answer.iter_lines())
+                assert next(titles) == "Going on: 1 of 3 trials"
+                process.kill()
+                process.wait()
+                assert next(titles) == "Broken off after 1 of 3 trials"
+                with (folder / TRIALS).open("a", encoding="utf-8") as file:
+                    file.write('{"half a li')
+                assert asking.get("/runs/r/").status_code == 200
+                with a_process_that_runs(folder) as resumed:
+                    assert next(titles) == "Going on: 1 of 3 trials"
+                    say(resumed, "s2", "s3")
+                    assert resumed.stdin
+                    resumed.stdin.close()
+                    assert list(titles)[-1] == "Finished: 3 of 3 trials"
+        assert "s3" in asking.get("/runs/r/").text
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+def say(process: subprocess.Popen[str], *trials: str) -> None:
+    assert process.stdin
+    process.stdin.write("".join(f"{each}\n" for each in trials))
+    process.stdin.flush()
+
+
+def wait_for(seen: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if seen():
+            return
+        sleep(0.05)
+    raise AssertionError("it never came")
+
+
+def test_two_runs_at_once_are_told_apart(tmp_path: Path, a_trial: TrialOf) -> None:
+    one, two = (RunFolder.create(tmp_path / name, planned=5) for name in ("one", "two"))
+    one.append(a_trial("s1", "passed"))
+    for number in range(2):
+        two.append(a_trial(f"s{number}", "failed"))
+    asking = client(tmp_path)
+    page = asking.get("/").text
+    assert re.findall(r"(\d) of 5 trials</span> <code>(\w+)", page) in (
+        [("1", "one"), ("2", "two")],
+        [("2", "two"), ("1", "one")],
+    )
+    assert ["1 passed" in asking.get(f"/live/{name}").text for name in ("one", "two")] == [True, False]
+    one.close()
+    two.close()
+
+
+def test_a_run_in_the_place_of_another_is_not_taken_for_it(tmp_path: Path, a_trial: TrialOf) -> None:
+    asking = client(tmp_path)
+    for count in (3, 1):
+        run = RunFolder.create(tmp_path / "r", planned=5)
+        for number in range(count):
+            run.append(a_trial(f"s{number}", "passed"))
+        assert f"{count} of 5 trials" in asking.get("/live/r").text
+        run.close()
+        shutil.rmtree(tmp_path / "r")
+        sleep(0.01)
+
+
+def test_a_folder_that_is_removed_while_it_is_shown_is_one_clear_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, a_trial: TrialOf
+) -> None:
+    """At any time: when it was found, when its trials were counted, when they are shown."""
+    asking, read = client(folder), Report.read
+
+    def then_removed(path: Path) -> Report:
+        found = read(path)
+        shutil.rmtree(path)
+        return found
+
+    monkeypatch.setattr(Report, "read", then_removed)
+    answer = asking.get("/runs/a/")
+    assert (answer.status_code, "cannot be read: No such file" in answer.text) == (500, True)
+    monkeypatch.undo()
+    assert asking.get("/runs/a/").status_code == 404
+    assert asking.get("/live/a").status_code == 404
+    assert links(asking.get("/").text, "runs")[-1:] == ["/runs/b/"]
+    shutil.rmtree(folder)
+    for path in ("/", "/runs/b/", "/live/b", "/api/runs"):
+        answer = asking.get(path)
+        assert (answer.status_code, "cannot be read: No such file" in answer.text) == (500, True)
+    assert asking.get("/events").text.startswith("event: over\ndata: ")
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ENOSPC, errno.EMFILE])
+@pytest.mark.parametrize("name", [TRIALS, SUMMARY, PAGE])
+def test_what_the_disk_does_not_give_is_one_clear_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: int
+) -> None:
+    html.write(Report.read(folder / "a"), folder / "a")
+    opened = Path.open
+
+    def refused(path: Path, *more: Any, **named: Any) -> Any:
+        if path == folder / "a" / name:
+            raise OSError(error, os.strerror(error))
+        return opened(path, *more, **named)
+
+    asking = client(folder)
+    if name != PAGE:
+        os.utime(folder / "a" / PAGE, ns=(0, 0))
+    monkeypatch.setattr(Path, "open", refused)
+    answers = {path: asking.get(path) for path in ("/", "/runs/a/", "/live/a", "/live/a/events", "/api/runs")}
+    assert {answer.status_code for path, answer in answers.items() if path != "/runs/a/"} == {200}
+    assert answers["/runs/a/"].status_code == (200 if name == PAGE else 500)
+    assert (os.strerror(error) in answers["/runs/a/"].text) == (name != PAGE)
+    monkeypatch.undo()
+    assert asking.get("/runs/a/").status_code == 200
+
+
+# The list while runs go on.
+
+
+def test_who_looks_at_the_list_sees_what_changes(tmp_path: Path, a_trial: TrialOf, a_run: RunOf) -> None:
+    a_run(tmp_path / "done")
+    with served(tmp_path) as port, httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as asking:
+        seen = re.search(r'data-seen="(\w+)"', asking.get("/").text)
+        assert seen
+        with asking.stream("GET", "/events", params={"seen": seen[1]}) as answer:
+            events = parts_in(answer.iter_lines())
+            assert next(events) == (["going"], "")
+            run = RunFolder.create(tmp_path / "now", planned=2)
+            parts, progress = next(events)
+            assert (parts, progress) == (["head", "going", "trend", "runs"], "0 of 2 trials")
+            run.append(a_trial("s1", "passed"))
+            assert next(events) == (["going"], "1 of 2 trials")
+            run.append(a_trial("s2", "passed"))
+            assert next(events) == (["going"], "2 of 2 trials")
+            run.close()
+            assert next(events) == (["head", "going", "trend", "runs"], "")
+            shutil.rmtree(tmp_path / "now")
+            assert next(events)[0] == ["head", "going", "trend", "runs"]
+
+
+def parts_in(lines: Iterator[str]) -> Iterator[tuple[list[str], str]]:
+    """The parts of the list in each event, and how far the run is that goes on."""
+    told = ""
+    for line in lines:
+        told += line
+        if line == "" and told:
+            progress = re.search(r"\d of \d trials", told)
+            yield re.findall(r'data-part="(\w+)"', told), progress[0] if progress else ""
+            told = ""
 
 
 def titles_in(lines: Iterator[str]) -> Iterator[str]:

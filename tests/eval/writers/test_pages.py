@@ -48,8 +48,14 @@ def entry(day: int, of_models: Mapping[str, float | None], *, loops: int = 0) ->
     return Entry(name=folder.name, folder=folder, state="finished", started=started, run=run)
 
 
+def page_of(*entries: Entry, query: str = "") -> pages.Page:
+    newest = sorted(entries, key=lambda each: each.started, reverse=True)
+    of = len(entries)
+    return pages.index(pages.parts(newest, {}, folder=Path("reports"), of=of, query=query), of=of, query=query)
+
+
 def index(*entries: Entry) -> str:
-    return pages.index(sorted(entries, key=lambda each: each.started, reverse=True), {}, folder=Path("reports")).text
+    return page_of(*entries).text
 
 
 def lines(page: str) -> list[list[tuple[float, float]]]:
@@ -120,7 +126,7 @@ def test_it_says_how_to_go_on_with_a_run_that_was_broken_off(command: tuple[str,
 def test_a_page_is_allowed_what_it_holds_and_nothing_else(kind: str) -> None:
     one = entry(1, {"m": 0.5}, loops=2)
     page = {
-        "index": lambda: pages.index([one, entry(2, {"m": 0.5})], {}, folder=Path("reports")),
+        "index": lambda: page_of(one, entry(2, {"m": 0.5})),
         "live": lambda: pages.live(one, Standing(trials=1, statuses={"passed": 1})),
         "problem": lambda: pages.problem("no <b>"),
     }[kind]()
@@ -137,7 +143,8 @@ def test_a_page_is_allowed_what_it_holds_and_nothing_else(kind: str) -> None:
 
 def test_the_colours_are_those_of_the_report_in_light_in_dark_and_on_paper() -> None:
     style = pages._colours()
-    assert style.count("--paper:") == style.count("--good:") == 3
+    assert style.count("--paper:") == 3
+    assert style.count("--good:") >= 3
     assert style.count("{") == style.count("}")
     page = pages.problem("x").text
     used, known = set(re.findall(r"var\((--[\w-]+)\)", page)), set(re.findall(r"(--[\w-]+):", style))
@@ -151,7 +158,7 @@ def test_texts_stay_text(name: str, command: str, problem: str) -> None:
     tags = re.compile(r"<(/?[a-zA-Z][\w-]*)")
     plain = Entry(name="n", folder=Path("/runs/bad"), state="damaged", started=one.started, run=None, problem="p")
     shown, wanted = (
-        pages.index([one, each, entry(2, {model: 0.5})], {}, folder=Path("x")).text
+        page_of(one, each, entry(2, {model: 0.5}), query=f"q{model}").text
         for each, model in ((bad, command), (plain, "m"))
     )
     assert sorted(set(tags.findall(shown))) == sorted(set(tags.findall(wanted)))
