@@ -542,10 +542,13 @@ def _latency(seconds: pd.Series[float], name: str = "latency") -> Latency:
 def _scenarios(frames: Frames) -> Iterator[ScenarioNumbers]:
     """One row for each scenario on one model, in the order in which they came."""
     trials = frames.trials
+    numbers = trials.index.to_numpy()  # With gaps, where yardsticks were left out.
     judged = frames.turns[frames.turns["judged"] == 1]
 
     def of_each_trial(rows: pd.DataFrame, weights: _Numbers | None = None) -> _Numbers:
-        return np.bincount(rows["trial"], weights=weights, minlength=len(trials)).astype("int64")
+        counted = np.bincount(rows["trial"], weights=weights, minlength=int(numbers.max(initial=-1)) + 1)
+        of_trials: _Numbers = counted[numbers].astype("int64")
+        return of_trials
 
     sizes, right = of_each_trial(judged), of_each_trial(judged, judged["right"].to_numpy())
     incidents, calls = of_each_trial(frames.incidents), of_each_trial(frames.calls)

@@ -37,6 +37,23 @@
     return kept(count);
   };
 
+  /** The names as they fit; those that would look alike from where they differ. */
+  function shortened(names, size, weight, most) {
+    const texts = names.map((name) => fit(name, size, weight, most));
+    const alike = new Map();
+    texts.forEach((text, index) => alike.set(text, [...(alike.get(text) ?? []), index]));
+    for (const group of alike.values()) {
+      const [one, ...others] = [...new Set(group.map((index) => names[index]))];
+      const signs = [...one];
+      const shared = others.map((other) => signs.findIndex((sign, place) => sign !== [...other][place]));
+      const start = others.length ? Math.min(...shared.map((place) => (place < 0 ? signs.length : place))) : 0;
+      if (start)
+        for (const index of group)
+          texts[index] = fit(`…${[...names[index]].slice(start).join("")}`, size, weight, most);
+    }
+    return texts;
+  }
+
   const times = (count) => (count === 1 ? "1 visit" : `${count.toLocaleString("en")} visits`);
   const widthOf = (edge) => 1.5 + 6.5 * edge.share;
 
@@ -54,8 +71,10 @@
     layout.setDefaultEdgeLabel(() => ({}));
     const sides = graph.nodes.map(() => 0);
     for (const edge of graph.edges) for (const node of new Set([edge.from, edge.to])) sides[node] += widthOf(edge) + 4;
+    const names = graph.nodes.map((node) => node.name);
+    const texts = shortened(names, 13, 600, most);
     graph.nodes.forEach((node, index) => {
-      const text = fit(node.name, 13, 600, most);
+      const text = texts[index];
       const under = node.visits ? times(node.visits) : "never reached";
       const width = Math.max(measure(text, 13, 600), measure(under, 11)) + 2 * NODE.padding;
       const side = (node.start ? 1 : 0.6) * sides[index] + 10; // Room for the lines that meet there.
@@ -73,7 +92,9 @@
     }
     graph.edges.forEach((edge, index) => {
       if (isArc(edge, hub)) return;
-      const text = words(edge, graph).map(([part]) => part).join(" ");
+      const text = words(edge, graph)
+        .map(([part]) => part)
+        .join(" ");
       const label = { width: text ? Math.ceil(measure(text, 12, 600)) + 8 : 1, height: text ? 18 : 4, labelpos: "c" };
       if (edge.from === edge.to) label.labelpos = "r";
       layout.setEdge(String(edge.from), String(edge.to), label, String(index));
@@ -95,7 +116,9 @@
       .sort((one, other) => Math.abs(one.high - one.low) - Math.abs(other.high - other.low));
     const lanes = [];
     for (const span of spans) {
-      const text = words(span.edge, graph).map(([part]) => part).join(" ");
+      const text = words(span.edge, graph)
+        .map(([part]) => part)
+        .join(" ");
       span.width = text ? Math.ceil(measure(text, 12, 600)) + 8 : 1;
       const [top, bottom] = [Math.min(span.low, span.high) - 4, Math.max(span.low, span.high) + 4];
       span.lane = lanes.findIndex((lane) => lane.taken.every(([from, to]) => bottom < from || top > to));
@@ -158,7 +181,11 @@
     const found = graph.edges.map((edge, index) => {
       const arc = arcs.get(index);
       if (arc) {
-        for (const [name, end] of [[edge.from, 0], [edge.to, 2]]) port(name, true, arc.points[end], arc.points[2 - end], edge);
+        for (const [name, end] of [
+          [edge.from, 0],
+          [edge.to, 2],
+        ])
+          port(name, true, arc.points[end], arc.points[2 - end], edge);
         return arc.points;
       }
       const laidOut = layout.edge(String(edge.from), String(edge.to), String(index));
@@ -221,8 +248,14 @@
       const [from, to] = [kept[index - 1], kept[index]];
       const middle = { x: (from.x + to.x) / 2, y: (from.y + to.y) / 2 };
       const bends = across
-        ? [{ x: middle.x, y: from.y }, { x: middle.x, y: to.y }]
-        : [{ x: from.x, y: middle.y }, { x: to.x, y: middle.y }];
+        ? [
+            { x: middle.x, y: from.y },
+            { x: middle.x, y: to.y },
+          ]
+        : [
+            { x: from.x, y: middle.y },
+            { x: to.x, y: middle.y },
+          ];
       path += `C${bends.map(at).join(" ")} ${at(to)}`;
     }
     return { path, last, heading };
@@ -303,7 +336,10 @@
     const lines = graph.edges.map((edge, index) => {
       const label = arcs.get(index) ?? layout.edge(String(edge.from), String(edge.to), String(index));
       const shape = arcs.has(index) ? "arc" : edge.from === edge.to ? "loop" : "line";
-      return { edge, drawn: drawnEdge(edge, label, points[index], label.bare ? [] : words(edge, graph), across, shape) };
+      return {
+        edge,
+        drawn: drawnEdge(edge, label, points[index], label.bare ? [] : words(edge, graph), across, shape),
+      };
     });
     lines.sort((one, other) => (other.edge.state === "idle") - (one.edge.state === "idle")); // Those under the others.
     drawing.append(...lines.map((line) => line.drawn));
@@ -316,6 +352,11 @@
       made.append(caption);
     }
     made.append(drawing);
+    if ([...arcs.values()].some((arc) => arc.bare)) {
+      const note = document.createElement("p");
+      note.textContent = "There is no room for the counts of the arcs: they are in the table below.";
+      made.append(note);
+    }
     return made;
   }
 

@@ -24,7 +24,9 @@ from chatflow_eval.outcome import Outcome, Status
 from chatflow_eval.report import PAGE, SUMMARY, TRIALS, OutcomeKey, Report
 from chatflow_eval.writers import links, panels, payload, words
 
-STYLES, SCRIPTS = ("report.css", "panels.css"), ("vendor/dagre.min.js", "graph.js", "report.js")
+STYLES, SCRIPTS = ("report.css", "panels.css"), ("vendor/dagre.min.js", "graph.js")
+PARTS = tuple(f"report/{part}.js" for part in ("elements", "data", "fragments", "filters", "list", "trial", "page"))
+"""Of the script that shows the trials, in the order of their use."""
 
 MAX_SCENARIOS, MAX_CHANGES, MAX_BROKEN, MAX_NOTED = 300, 50, 6, 5
 """Rows of the tables whose length the suite decides; the list of trials has the rest."""
@@ -60,7 +62,7 @@ def _stream(report: Report, decision: Decision | None, comparison: Comparison | 
     blocks = tuple(payload.blocks(report, seen.add))
     comparison = comparison or (decision.comparison if decision else None)
     styles = tuple(Markup(_source(name)) for name in STYLES)
-    scripts = tuple(Markup(_source(name)) for name in SCRIPTS)
+    scripts = (*(Markup(_source(name)) for name in SCRIPTS), Markup(_trials_script()))
     scenarios = _scenarios(metrics.scenarios)
     broken = seen.broken
     shown = panels.of(report)
@@ -83,6 +85,7 @@ def _stream(report: Report, decision: Decision | None, comparison: Comparison | 
             headline=_headline(report, decision),
             meta=_meta(report),
             ends=_ends(metrics.total),
+            expected_failures=metrics.total.trials["failed"] + metrics.total.trials["errored"] - len(report.unexpected),
             notes=tuple(_notes(report, seen)),
             heroes=_heroes(metrics.total),
             numbers=tuple(_numbers(metrics.total)),
@@ -98,7 +101,9 @@ def _stream(report: Report, decision: Decision | None, comparison: Comparison | 
             coverage=shown.coverage,
             agents=shown.agents,
             flaky=[row for row in scenarios if row.flaky][:MAX_SCENARIOS],
-            scenarios=scenarios[:MAX_SCENARIOS],
+            failing=[row for row in scenarios[:MAX_SCENARIOS] if _bad(row)],
+            faultless=[row for row in scenarios[:MAX_SCENARIOS] if not _bad(row)],
+            trials_of=_trials,
             one_file=_one_file(metrics.scenarios),
             scenarios_left_out=max(len(scenarios) - MAX_SCENARIOS, 0),
             blocks=blocks,
@@ -133,6 +138,11 @@ def _source(name: str) -> str:
     return environment.loader.get_source(environment, name)[0]
 
 
+def _trials_script() -> str:
+    """The parts as one script, whose names nobody else sees."""
+    return "\n".join(('"use strict";', "{", *map(_source, PARTS), "}"))
+
+
 def _policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
     """Nothing is loaded, and nothing runs but our own styles and scripts, known by their hashes."""
     return (
@@ -156,15 +166,10 @@ def _verdict(report: Report, decision: Decision | None) -> Status:
 
 def _headline(report: Report, decision: Decision | None) -> str:
     """How the trials ended; where the gate sees it otherwise, that comes first."""
-    ran, bad = report.metrics.total.ran, len(report.unexpected)
-    if not ran:
-        return "No trial ran"
-    told = f"{bad:,} of {words.counted(ran, 'trial')} not as expected"
-    if not bad:
-        told = f"all {words.counted(ran, 'trial')} as expected" if ran > 1 else "the one trial is as expected"
-    if decision is not None and decision.passed == bool(bad):
-        return f"Gate {'open' if decision.passed else 'closed'}: {told}"
-    return told[0].upper() + told[1:]
+    told = words.headline(report)
+    if decision is None or not report.metrics.total.ran or decision.passed != bool(report.unexpected):
+        return told
+    return f"Gate {'open' if decision.passed else 'closed'}: {told[0].lower()}{told[1:]}"
 
 
 def _meta(report: Report) -> str:
@@ -208,6 +213,8 @@ class _Broken:
     scenario: str
     status: Status
     wrong: payload.Wrong
+    user: str
+    """What the user said in the turn; empty where no turn is to blame."""
     lane: list[tuple[str | None, str | None, bool]]
     """The turn's route about the first place that is wrong."""
     before: bool
@@ -259,6 +266,7 @@ class _Seen:
                 scenario=outcome.scenario,
                 status=outcome.status,
                 wrong=wrong,
+                user=_user(outcome, wrong),
                 lane=lane[start:end],
                 before=start > 0,
                 after=end < len(lane),
@@ -272,6 +280,11 @@ class _Seen:
     def broken(self) -> list[_Broken]:
         """What broke most often first; errors, which are no wrong routes, last."""
         return sorted(self.groups.values(), key=lambda group: (group.status == "errored", -group.count, group.first))
+
+
+def _user(outcome: Outcome, wrong: payload.Wrong) -> str:
+    said = outcome.users or tuple(turn.user for turn in (outcome.trace.turns if outcome.trace else ()))
+    return words.one_line(said[wrong.turn - 1][: payload.MAX_TEXT]) if wrong.turn and wrong.turn <= len(said) else ""
 
 
 def _lane(outcome: Outcome, wrong: payload.Wrong) -> list[tuple[str | None, str | None, bool]]:
@@ -360,7 +373,12 @@ def _numbers(total: Numbers) -> Iterator[_Number]:
     cost = total.cost
     if cost.value is not None:
         unknown = f", unknown for {cost.unknown:,}" if cost.unknown else ""
-        yield _Number("cost", words.cost(cost), f"{words.counted(cost.known, 'call')}{unknown}", cost.definition)
+        yield _Number(
+            "cost",
+            words.cost(cost).removeprefix("cost "),
+            f"{words.counted(cost.known, 'call')}{unknown}",
+            cost.definition,
+        )
     times = total.latency
     if times.median is not None and times.p95 is not None and times.longest is not None:
         beside = f"95th percentile {words.seconds(times.p95)}, longest {words.seconds(times.longest)}"
@@ -419,10 +437,15 @@ def _scenarios(scenarios: Sequence[ScenarioNumbers]) -> list[ScenarioNumbers]:
     """The worst first."""
 
     def goodness(row: ScenarioNumbers) -> tuple[float, int]:
-        bad = row.trials["failed"] + row.trials["errored"]
+        bad = _bad(row)
         return (row.trials["passed"] / (row.trials["passed"] + bad) if bad else 1.0, -row.incidents)
 
     return sorted(scenarios, key=goodness)
+
+
+def _bad(row: ScenarioNumbers) -> int:
+    """How many of its trials failed or errored."""
+    return row.trials["failed"] + row.trials["errored"]
 
 
 def _one_file(scenarios: Sequence[ScenarioNumbers]) -> str:

@@ -14,7 +14,7 @@ from chatflow_eval.incidents import FAILING, Incident
 from chatflow_eval.outcome import Outcome, Status
 from chatflow_eval.report import TRIALS, Report
 from chatflow_eval.tally import Place, places
-from chatflow_eval.trace import HistoryFault, Hop, LimitStep, ModelStep, Step, ToolStep, TurnTrace
+from chatflow_eval.trace import Failure, HistoryFault, Hop, LimitStep, ModelStep, Step, ToolStep, TurnTrace
 from chatflow_eval.writers import words
 
 MAX_TEXT = 4_000
@@ -162,7 +162,9 @@ class _Index:
     def _wrong(self, wrong: Wrong | None) -> int:
         if wrong is None:
             return self.lists(())
-        told = (wrong.check, wrong.agent, wrong.came) if wrong.agent else (wrong.check, wrong.expected, wrong.actual)
+        told = (wrong.check, wrong.expected, wrong.actual or words.one_line(_brief(wrong.why)))
+        if wrong.agent:
+            told = (wrong.check, wrong.agent, wrong.came)
         return self.lists((wrong.turn or 0, bool(wrong.agent), *(self._text(_brief(text)) for text in told)))
 
     def table(self, *, left_out: int) -> dict[str, Json]:
@@ -222,7 +224,8 @@ def first_wrong(outcome: Outcome) -> Wrong | None:
         turn = outcome.failed_turn
         exception = outcome.failure.exception if outcome.failure else "error"
         step = len(turns[turn - 1].steps) if turn and turn <= len(turns) else None
-        return Wrong(turn=turn, step=step, check=exception, why=outcome.why)
+        why = outcome.why.removeprefix(f"turn {turn}: ").removeprefix(f"{exception}: ")
+        return Wrong(turn=turn, step=step, check=exception, why=why)
     verdict = words.first_failed(outcome.verdicts)
     if outcome.status != "failed" or verdict is None:
         return None
@@ -289,7 +292,7 @@ def detail(outcome: Outcome) -> Json:
             for number, user in enumerate(users[:MAX_TURNS], 1)
         ],
         turns_left_out=max(len(users) - MAX_TURNS, 0),
-        overall=_verdicts(verdict for verdict in outcome.verdicts if verdict.turn is None),
+        overall=_verdicts((verdict for verdict in outcome.verdicts if verdict.turn is None), outcome.failure),
         overall_route=next(
             (_aligned(verdict) for verdict in outcome.verdicts if verdict.turn is None and verdict.alignment), None
         ),
@@ -301,7 +304,7 @@ def _turn(number: int, user: str, trace: TurnTrace | None, outcome: Outcome) -> 
     head = {
         "user": cut(user),
         "after_failure": any(verdict.after_failure for verdict in own),
-        "verdicts": _verdicts(own),
+        "verdicts": _verdicts(own, outcome.failure),
     }
     if trace is None:
         return _lean(**head, expected=_expected(own))
@@ -357,14 +360,16 @@ def _aligned(verdict: Verdict) -> list[tuple[str | None, str | None, bool]]:
     ]
 
 
-def _verdicts(verdicts: Iterable[Verdict]) -> list[Json]:
+def _verdicts(verdicts: Iterable[Verdict], failure: Failure | None) -> list[Json]:
+    """The verdicts; of those that an error left out, without its message, which is said once for all."""
+    known = f": {failure.message}" if failure else ""
     return [
         _lean(
             check=cut(verdict.check, MAX_NAME),
             status=verdict.status,
             expected=cut(verdict.expected),
             actual=cut(verdict.actual),
-            why=cut(verdict.why),
+            why=cut(verdict.why.removesuffix(known) if verdict.status == "skipped" else verdict.why),
         )
         for verdict in verdicts
     ]
@@ -411,7 +416,8 @@ def _step(step: Step) -> Json:
                 call=step.kind == "call",
                 tool=cut(step.tool or "", MAX_NAME),
                 reason=cut(step.reason),
-                refused=None if step.accepted else words.REFUSALS.get(step.why or "", cut(step.why or "refused")),
+                refused=None if step.accepted else _refusal(step.why or "refused"),
+                against=_refusal(step.why) if step.accepted and step.why else None,
                 message=cut(step.message),
                 depth=step.depth,
                 withheld=[cut(name, MAX_NAME) for name in step.withheld[:MAX_STEPS]],
@@ -430,6 +436,10 @@ def _step(step: Step) -> Json:
             )
         case _:
             return _lean(is_="warning", agent=cut(step.agent, MAX_NAME), message=cut(step.message))
+
+
+def _refusal(why: str) -> str:
+    return words.REFUSALS.get(why, cut(why))
 
 
 def _is_shown(trace: TurnTrace) -> bool:
@@ -476,4 +486,7 @@ def cut(text: str, length: int = MAX_TEXT) -> str:
 def _data(value: Json) -> str:
     if value is None or isinstance(value, str):
         return value or ""
-    return json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:
+        return f"(nested too deeply to be shown; it is in {TRIALS})"

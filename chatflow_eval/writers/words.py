@@ -93,8 +93,8 @@ def amount(total: Amount) -> str:
 
 
 def cost(total: Cost) -> str:
-    """US dollars; `unknown` when nothing is known, `at least` when something is not."""
-    if total.value is None:
+    """US dollars; `unknown` when nothing is known to have cost anything, `at least` when something is not known."""
+    if total.value is None or (total.unknown and not total.value):
         return "cost unknown"
     return f"{'at least ' if total.unknown else ''}{total.value:.4g} USD"
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from chatflow_eval import incidents, loader, trial
-from chatflow_eval import outcome as outcomes
+from chatflow_eval import incidents
 from chatflow_eval.checks import Verdict
 from chatflow_eval.gate import Gate
 from chatflow_eval.outcome import Outcome, Parted
@@ -38,43 +37,23 @@ from chatflow_eval.writers import html, links, words
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
-ROOT = Path(__file__).parent.parent.parent
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here"),
-    pytest.mark.skipif(importlib.util.find_spec("playwright") is None, reason="playwright is not installed"),
-]
-
 WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def browser(suite: Report) -> Iterator[Browser]:
-    """One browser for all; the suite comes first, as it cannot run while playwright's event loop does."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
-
-
-@pytest.fixture(scope="module")
-def suite() -> Report:
-    """Shipped scenarios as the keyword router answers them: some of its routes are wrong."""
-    files = ("support", "limits", "praisonai", "peers")
-    scenarios = loader.load([ROOT / f"scenarios/{name}.scenario.yaml" for name in files])
-    trials = trial.plan(scenarios, root=ROOT, models=("keyword",), repeats=2)
-    return Report.of(
-        outcomes.collect(trials), run=Run(started="2026-12-01T09:00:00+00:00", command=("run", "scenarios/"))
-    )
+ZOOMED = {"width": 720, "height": 450}
+"""The wide screen at 200 %."""
 
 
 @pytest.fixture(scope="module")
 def page_file(suite: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
     first = [replace(each, status="failed") if each.ok and not each.repeat % 7 else each for each in suite.outcomes]
     return html.write(suite, tmp_path_factory.mktemp("run"), Gate(max_loops=0).decide(suite, Report.of(first[:40])))
+
+
+def until(page: Page, true: str, arg: object = None) -> None:
+    """Wait; asked from outside, as the page's policy lets nothing be evaluated inside."""
+    deadline = monotonic() + 10
+    while not page.evaluate(true, arg):
+        assert monotonic() < deadline, true
+        page.wait_for_timeout(10)
 
 
 @dataclass
@@ -90,7 +69,14 @@ class Visitor:
         """Open the page afresh and wait until it has unpacked its trials."""
         self.page.goto("about:blank")
         self.page.goto(file.as_uri() + fragment)
-        self.page.wait_for_function("document.body.dataset.ready")
+        until(self.page, "document.body.dataset.ready")
+        return self.page
+
+    def turn(self, file: Path, fragment: str) -> Page:
+        """The same, where the page may be open already."""
+        if self.page.url.partition("#")[0] != file.as_uri():
+            return self.go(file, fragment)
+        followed(self.page, ["#top", fragment or "#"])
         return self.page
 
     def follow(self, fragment: str) -> None:
@@ -155,8 +141,11 @@ def followed(page: Page, fragments: Sequence[str]) -> list[tuple[str, str]]:
         """async (fragments) => {
           const told = [];
           for (const fragment of fragments) {
+            const before = location.hash;
             location.hash = fragment;
-            await new Promise((done) => addEventListener("hashchange", () => setTimeout(done), { once: true }));
+            if (location.hash !== before) {
+              await new Promise((done) => addEventListener("hashchange", () => setTimeout(done), { once: true }));
+            }
             told.push(["count", "list"].map((id) => document.getElementById(id).innerText));
           }
           return told;
@@ -237,7 +226,7 @@ def test_without_a_script_the_numbers_are_there_and_where_the_trials_are(
 def test_the_list_has_every_trial_those_not_as_expected_first(
     visit: Callable[..., Visitor], page_file: Path, suite: Report
 ) -> None:
-    page = visit().go(page_file, links.to_trials())
+    page = visit().turn(page_file, links.to_trials())
     assert count(page) == f"{len(suite.outcomes)} of {len(suite.outcomes)} trials"
     first = min((suite.outcomes[place] for place in suite.unexpected), key=words.order)
     assert first.scenario in rows(page)[0]
@@ -264,7 +253,7 @@ def test_the_list_has_every_trial_those_not_as_expected_first(
 def test_filters_find_what_they_ask_for(
     visit: Callable[..., Visitor], page_file: Path, suite: Report, link: str, matches: Callable[[Outcome], bool]
 ) -> None:
-    page = visit().go(page_file, link)
+    page = visit().turn(page_file, link)
     assert count(page) == f"{sum(map(matches, suite.outcomes))} of {len(suite.outcomes)} trials"
 
 
@@ -285,19 +274,19 @@ def said(outcome: Outcome) -> str:
 def test_every_cell_of_the_confusion_table_leads_to_its_turns(
     visit: Callable[..., Visitor], page_file: Path, suite: Report
 ) -> None:
-    page = visit().go(page_file, "#trials")
+    page = visit().turn(page_file, "#trials")
     cells = suite.metrics.confusion
     pairs = [(cell.expected or "(stay)", cell.actual or f"({cell.end})") for cell in cells]
     told = followed(page, [links.to_trials(cell=pair) for pair in pairs])
     for cell, (counted, _) in zip(cells, told, strict=True):
         assert 0 < int(counted.split()[0]) <= cell.count
-    assert page.get_by_role("button", name=re.compile("Remove: Decision")).is_visible()
+    assert page.get_by_role("button", name=re.compile("Remove Decision: expected")).is_visible()
 
 
 def test_choices_are_counted_combined_and_taken_back(
     visit: Callable[..., Visitor], page_file: Path, suite: Report
 ) -> None:
-    page = visit().go(page_file, "#trials")
+    page = visit().turn(page_file, "#trials")
     failed = sum(each.status == "failed" for each in suite.outcomes)
     page.get_by_label("Status", exact=True).select_option("failed")
     assert count(page).startswith(f"{failed} of")
@@ -326,7 +315,7 @@ def test_the_link_of_a_turn_opens_it_and_back_returns(
     assert page.locator("#panel nav a[aria-current]").inner_text().endswith("Turn 2")
     assert scrolled(page, "#turn-2")
     page.go_back()
-    page.wait_for_function("location.hash.startsWith('#trials')")
+    until(page, "location.hash.startsWith('#trials')")
     assert count(page) == found
 
 
@@ -334,7 +323,7 @@ def test_a_trial_that_went_wrong_opens_at_the_words_where_it_did(
     visit: Callable[..., Visitor], page_file: Path, suite: Report
 ) -> None:
     outcome = wrong_route(suite)
-    page = visit().go(page_file, links.to_trial(outcome))
+    page = visit().turn(page_file, links.to_trial(outcome))
     page.wait_for_selector(".wrong")
     assert scrolled(page, ".wrong")
     assert "Here it went wrong" in page.locator(".wrong").inner_text()
@@ -364,15 +353,40 @@ def test_a_link_may_leave_out_what_all_trials_share(
     visit: Callable[..., Visitor], page_file: Path, suite: Report
 ) -> None:
     outcome = suite.outcomes[0]
-    page = visit().go(page_file, f"#trial={outcome.file}::{outcome.scenario}&repeat=2")
+    page = visit().turn(page_file, f"#trial={outcome.file}::{outcome.scenario}&repeat=2")
     page.wait_for_selector("#trial-name")
     assert outcome.scenario in title(page)
     assert "keyword · repeat 2" in page.locator(".facts").inner_text()
 
 
-def test_a_trial_that_is_not_there_is_said_to_be_missing(visit: Callable[..., Visitor], page_file: Path) -> None:
-    page = visit().go(page_file, "#trial=a.yaml::gone&repeat=%ZZ")
-    assert "no such trial: a.yaml::gone" in page.locator("#panel").inner_text()
+@pytest.mark.parametrize(
+    ("fragment", "place", "told"),
+    [
+        ("#trial=a.yaml::gone&repeat=%ZZ", "#panel", "no such trial: a.yaml::gone, repeat %ZZ"),
+        ("#trial=scenarios/support.scenario.yaml::crash&model=other", "#panel", "The trials of this scenario"),
+        ("#trial=scenarios/support.scenario.yaml::crash&turn=77", "#panel", "This trial has no turn 77."),
+        ("#trials&status=broken", "#remarks", "No trial of this run has: Status broken."),
+        ("#trials&colour=red", "#remarks", "There is no filter “colour”."),
+        ("#trials&q=nobody+said+this", "#remarks", "No trial is all of this."),
+        ("#colours", "#notice", "This page has no section “colours”."),
+        ("#%ZZ=&&", "#notice", "This page has no section “%ZZ”."),
+    ],
+)
+def test_what_a_link_asks_for_in_vain_is_said(
+    visit: Callable[..., Visitor], page_file: Path, fragment: str, place: str, told: str
+) -> None:
+    page = visit().turn(page_file, fragment)
+    page.locator(place, has_text=told).wait_for(timeout=2_000)
+    assert page.locator("#headline" if place == "#notice" else "#list").is_visible(), "and the rest is there"
+
+
+def test_the_title_names_what_is_shown(visit: Callable[..., Visitor], page_file: Path, suite: Report) -> None:
+    """Of several tabs, and in the history."""
+    visitor, outcome = visit(), wrong_route(suite)
+    page = visitor.turn(page_file, links.to_trial(outcome))
+    assert page.title() == f"✗ {outcome.scenario} - chatflow-eval"
+    visitor.follow("#top")
+    until(page, "document.title.includes('not as expected')")
 
 
 # Keyboard.
@@ -391,7 +405,7 @@ def test_the_keyboard_is_enough(visit: Callable[..., Visitor], page_file: Path, 
     assert second.get_attribute("aria-posinset") == "2"
     second_id = second.get_attribute("id")
     assert page.locator("#list").get_attribute("aria-activedescendant") == second_id
-    page.wait_for_function("id => `row-${document.getElementById('panel').dataset.trial}` === id", arg=second_id)
+    until(page, "id => `row-${document.getElementById('panel').dataset.trial}` === id", arg=second_id)
     page.keyboard.press("Enter")
     page.keyboard.press("Escape")
     assert page.evaluate("[location.hash, document.activeElement.id]") == ["#trials&q=refund", "list"]
@@ -399,11 +413,63 @@ def test_the_keyboard_is_enough(visit: Callable[..., Visitor], page_file: Path, 
     assert page.locator(".row[aria-selected=true]").get_attribute("aria-posinset") == count(page).split()[0]
 
 
+def test_a_key_held_down_walks_the_list_and_opens_the_trial_where_it_stops(
+    visit: Callable[..., Visitor], page_file: Path
+) -> None:
+    page = visit().go(page_file, "#trials")
+    page.locator("#list").focus()
+    opened = page.evaluate(
+        """async () => {
+          const [push, replace] = [history.pushState, history.replaceState];
+          let opened = 0;
+          history.pushState = (...to) => { opened += 1; push.apply(history, to); };
+          history.replaceState = (...to) => { opened += 1; replace.apply(history, to); };
+          const down = () => new KeyboardEvent("keydown", { key: "ArrowDown", bubbles: true, cancelable: true });
+          for (let pressed = 0; pressed < 30; pressed++) document.getElementById("list").dispatchEvent(down());
+          while (!location.hash.startsWith("#trial=")) await new Promise((done) => setTimeout(done, 20));
+          delete history.pushState;
+          delete history.replaceState;
+          return opened;
+        }"""
+    )
+    assert opened == 1
+    assert page.locator(".row[aria-selected=true]").get_attribute("aria-posinset") == "31"
+
+
+def test_the_focus_goes_along_and_comes_back(visit: Callable[..., Visitor], page_file: Path) -> None:
+    page = visit(reduced_motion="reduce").go(page_file)
+    link = page.locator("#broken ~ ol h3 > a").last
+    link.focus()
+    page.keyboard.press("Enter")
+    until(page, "document.activeElement.id === 'trial-name'")
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.id") == "list"
+    page.go_back()
+    page.go_back()
+    page.wait_for_selector("#headline", state="visible")
+    assert link.evaluate("link => link === document.activeElement")
+
+
+def test_what_a_trial_covers_on_a_phone_cannot_be_reached(visit: Callable[..., Visitor], page_file: Path) -> None:
+    page = visit(viewport=PHONE).turn(page_file, "#trials")
+    page.locator(".row").first.click()
+    until(page, "document.activeElement.id === 'trial-name'")
+    reached = set()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.closest('#panel, body').id"))
+    assert reached <= {"panel", ""}
+    assert page.locator("#filters").evaluate("form => form.inert")
+    page.go_back()
+    until(page, "document.activeElement.id === 'list'")
+    assert not page.locator("#filters").evaluate("form => form.inert")
+
+
 def test_copy_link_gives_the_link_of_the_trial(visit: Callable[..., Visitor], page_file: Path, suite: Report) -> None:
     visitor = visit()
     visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
     outcome = wrong_route(suite)
-    page = visitor.go(page_file, links.to_trial(outcome, 1))
+    page = visitor.turn(page_file, links.to_trial(outcome, 1))
     page.get_by_role("button", name="Copy link").click()
     page.get_by_role("button", name="Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == page_file.as_uri() + links.to_trial(outcome, 1)
@@ -431,40 +497,64 @@ def short_file(suite: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return html.write(report, tmp_path_factory.mktemp("short"), Gate(max_loops=0).decide(report, base))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["1440", "390"])
-def test_axe_finds_nothing_serious(
-    visit: Callable[..., Visitor], short_file: Path, suite: Report, axe: str, scheme: str, size: dict[str, int]
+@pytest.mark.parametrize(
+    ("size", "settings", "rules"),
+    [
+        (WIDE, {}, None),
+        (PHONE, {}, None),
+        (WIDE, {"color_scheme": "dark"}, "color-contrast"),
+        (WIDE, {"contrast": "more"}, "color-contrast"),
+        (WIDE, {"color_scheme": "dark", "contrast": "more"}, "color-contrast"),
+    ],
+    ids=["1440", "390", "dark", "contrast", "dark-contrast"],
+)
+def test_axe_finds_nothing(
+    visit: Callable[..., Visitor],
+    short_file: Path,
+    suite: Report,
+    axe: str,
+    size: dict[str, int],
+    settings: dict[str, str],
+    rules: str | None,
 ) -> None:
-    visitor = visit(viewport=size, color_scheme=scheme)
-    page = visitor.go(short_file)
+    visitor = visit(viewport=size)
+    page = visitor.turn(short_file, "#top")
+    page.emulate_media(**settings)  # type: ignore[arg-type]
     page.evaluate(axe)
-    for fragment in ("#top", "#trials&status=failed", links.to_trial(wrong_route(suite))):
+    for fragment in ("#top", *(() if rules else ("#trials&status=failed",)), links.to_trial(wrong_route(suite))):
         visitor.follow(fragment)
         if fragment.startswith("#trial="):
             page.wait_for_selector("#trial-name")
-        found = page.evaluate("async () => (await axe.run(document, {resultTypes: ['violations']})).violations")
+        found = page.evaluate(
+            """async (rules) => {
+              const only = rules ? { runOnly: [rules] } : {};
+              return (await axe.run(document, { resultTypes: ["violations"], ...only })).violations;
+            }""",
+            rules,
+        )
         assert [
             (each["id"], each["nodes"][0]["html"][:200], each["nodes"][0].get("failureSummary"))
             for each in found
-            if each["impact"] in ("serious", "critical")
+            if each["impact"] != "minor"
         ] == []
+    page.emulate_media(color_scheme="light", contrast="no-preference")
 
 
+@pytest.mark.parametrize("size", [PHONE, ZOOMED], ids=["390", "zoomed"])
 @pytest.mark.parametrize("fragment", ["", "#trials", "a trial"])
-def test_nothing_scrolls_sideways_on_a_phone(
-    visit: Callable[..., Visitor], page_file: Path, suite: Report, fragment: str
+def test_nothing_scrolls_sideways_on_a_phone_or_when_zoomed(
+    visit: Callable[..., Visitor], page_file: Path, suite: Report, fragment: str, size: dict[str, int]
 ) -> None:
-    page = visit(viewport=PHONE).go(page_file, fragment.replace("a trial", links.to_trial(wrong_route(suite))))
+    page = visit(viewport=size).turn(page_file, fragment.replace("a trial", links.to_trial(wrong_route(suite))))
     if fragment == "a trial":
         page.wait_for_selector("#trial-name")
         assert page.evaluate("(panel => panel.scrollWidth - panel.clientWidth)(document.getElementById('panel'))") == 0
-        assert page.locator("#panel").bounding_box() == {"x": 0, "y": 0, **PHONE}, "it covers the screen"
-    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+        assert page.locator("#panel").bounding_box() == {"x": 0, "y": 0, **size}, "it covers the screen"
+    assert page.evaluate("document.documentElement.scrollWidth") == size["width"]
 
 
 def test_on_a_phone_the_way_back_is_a_button(visit: Callable[..., Visitor], page_file: Path, suite: Report) -> None:
-    page = visit(viewport=PHONE).go(page_file, "#trials")
+    page = visit(viewport=PHONE).turn(page_file, "#trials")
     page.locator(".row").first.click()
     page.get_by_role("button", name="← Trials").click()
     assert page.locator("#panel").is_hidden()
@@ -475,13 +565,22 @@ def test_print_has_the_overview_and_the_trial_that_is_open(
     visit: Callable[..., Visitor], page_file: Path, suite: Report
 ) -> None:
     visitor = visit()
-    page = visitor.go(page_file, links.to_trial(wrong_route(suite)))
+    page = visitor.turn(page_file, links.to_trial(wrong_route(suite)))
     page.wait_for_selector("#trial-name")
     page.emulate_media(media="print")
     for shown in ("#headline", "#trial-name"):
         assert page.locator(shown).is_visible()
     for hidden in ("#list", "#filters", "#bar"):
         assert page.locator(hidden).is_hidden()
+    page.emulate_media(media="screen")
+
+
+def test_paper_is_wide_enough(visit: Callable[..., Visitor], page_file: Path) -> None:
+    """A4 between margins of one centimetre, in CSS pixels."""
+    page = visit(viewport={"width": 718, "height": 1000}).go(page_file)
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") == 718
+    assert page.locator(".scenarios").last.is_visible(), "what is folded on a screen is open"
     page.emulate_media(media="screen")
 
 
@@ -499,8 +598,11 @@ HOSTILE = (
     "${window.pwned = 1} {{ 7*7 }} %3E>%>%25",
     "a&turn=2&status=failed#trial=x",
     "__proto__",
+    "constructor",
+    "toString",
     "Agent" * 80,
     "🚀\x00\x1b[31m",
+    "\ud800 alone",
 )
 
 
@@ -562,14 +664,12 @@ def visible(text: str) -> str:
 
 def test_hostile_texts_stay_texts_in_every_trial(visit: Callable[..., Visitor], hostile_file: Path) -> None:
     visitor = visit()
-    page = visitor.go(hostile_file)
+    page = visitor.turn(hostile_file, "#top")
     scripts = page.locator("script").count()
     for text in HOSTILE:
         outcome = hostile(text)
         visitor.follow(links.to_trial(outcome, 1))
-        page.wait_for_function(
-            "name => document.getElementById('trial-name')?.innerText.includes(name)", arg=visible(text)
-        )
+        until(page, "name => document.getElementById('trial-name')?.innerText.includes(name)", arg=visible(text))
         for place in (".steps", ".checks", ".lane", ".facts", ".found", "header"):
             shown = " ".join(page.locator(f"#panel {place}").all_text_contents())
             assert visible(text) in " ".join(shown.split()), place
@@ -581,7 +681,7 @@ def test_hostile_texts_stay_texts_in_every_trial(visit: Callable[..., Visitor], 
 
 
 def test_links_of_hostile_names_find_their_trial(visit: Callable[..., Visitor], hostile_file: Path) -> None:
-    page = visit().go(hostile_file, "#trials")
+    page = visit().turn(hostile_file, "#trials")
     sought = [
         (text, link)
         for text in HOSTILE
@@ -601,10 +701,10 @@ def test_links_of_hostile_names_find_their_trial(visit: Callable[..., Visitor], 
 
 
 def test_hostile_names_can_be_chosen(visit: Callable[..., Visitor], hostile_file: Path) -> None:
-    page = visit().go(hostile_file, "#trials")
+    page = visit().turn(hostile_file, "#trials")
     tag = page.get_by_label("Tag", exact=True)
     values = tag.evaluate("select => [...select.options].map(option => option.value)")
-    assert set(values) == {"", *HOSTILE}
+    assert set(values) == {"", *(text.encode(errors="backslashreplace").decode() for text in HOSTILE)}
     told = tag.evaluate(
         """select => [...select.options].map((_, place) => {
           select.selectedIndex = place;
@@ -660,17 +760,17 @@ def test_long_names_and_hostile_ones_do_not_make_a_phone_scroll_sideways(
     visit: Callable[..., Visitor], hostile_file: Path
 ) -> None:
     visitor = visit(viewport=PHONE)
-    page = visitor.go(hostile_file)
+    page = visitor.turn(hostile_file, "#top")
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
     for text in HOSTILE:
         visitor.follow(links.to_trial(hostile(text)))
-        page.wait_for_function("() => document.getElementById('trial-name')")
+        until(page, "() => document.getElementById('trial-name')")
         assert page.evaluate("(panel => panel.scrollWidth - panel.clientWidth)(document.getElementById('panel'))") == 0
 
 
 def test_right_to_left_words_run_from_right_to_left(visit: Callable[..., Visitor], hostile_file: Path) -> None:
     text = next(text for text in HOSTILE if "נתב" in text)
-    page = visit().go(hostile_file, links.to_trial(hostile(text)))
+    page = visit().turn(hostile_file, links.to_trial(hostile(text)))
     page.wait_for_selector(".step.user .words")
     assert page.eval_on_selector(".step.user .words", "node => getComputedStyle(node).direction") == "rtl"
 

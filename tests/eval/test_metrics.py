@@ -226,6 +226,16 @@ def test_a_scenario_counts_once_for_each_model() -> None:
     assert shown(metrics.total.flaky) == (0, 0, None)
 
 
+def test_a_scenario_s_numbers_are_its_own_where_yardsticks_ran_between() -> None:
+    turn = walked("A", "B")
+    right, wrong = (
+        outcome(name, None, [judged(1, f"A -> {to}", turn)], [turn]) for name, to in (("r", "B"), ("w", "C"))
+    )
+    yardstick = replace(right, model="keyword", baseline=True)
+    rows = {row.scenario: row for row in measure([yardstick, right, yardstick, yardstick, wrong]).scenarios}
+    assert [(rows[name].accuracy.numerator, rows[name].accuracy.denominator) for name in "rw"] == [(1, 1), (0, 1)]
+
+
 def test_scenarios_of_one_name_in_two_files_are_two() -> None:
     first = outcome("s", "passed")
     second = Outcome(file="b.scenario.yaml", line=1, scenario="s", status="failed")

@@ -90,7 +90,7 @@ def page(sample: Report) -> str:
 def test_the_head_says_how_it_went(page: str) -> None:
     text = Page(page).text
     assert "✗ 5 of 9 trials not as expected" in text
-    assert "✓ 3 passed ✗ 5 failed ! 1 errored ○ 1 skipped" in text
+    assert "✓ 3 passed ✗ 5 failed 1 of them as expected (xfail) ! 1 errored ○ 1 skipped" in text
     assert "2026-12-01 09:00 UTC · 14.00 s chatflow-eval run scenarios/" in text
 
 
@@ -149,11 +149,12 @@ def test_what_broke_stands_on_top_with_both_routes_and_leads_to_the_turn(page: s
         "#trial=scenarios/support.scenario.yaml::refund-then-crash&model=gpt-4o-mini&repeat=2&turn=2"
     )
     assert "✗ refund-then-crash turn 2 · route · gpt-4o-mini, keyword · 2 trials" in broken.text
+    assert "user Also, the app crashes when I upload a file." in broken.text
     assert "expected BillingAgent , actual BillingAgent" in broken.text
     assert "expected TriageAgent , actual nobody …" in broken.text, "as far as the first place that is wrong"
     assert "BillingAgent kept the conversation; expected TriageAgent, then TechSupportAgent." in broken.text
     assert broken.text.endswith(
-        "! rate-limited turn 1 · RateLimitError · gpt-4o-mini turn 1: RateLimitError: 429 Too Many Requests: slow down"
+        "! rate-limited turn 1 · RateLimitError · gpt-4o-mini user Refund me. 429 Too Many Requests: slow down"
     ), "errors are no wrong routes"
 
 
@@ -196,6 +197,30 @@ def test_models_and_scenarios_have_their_rows(page: str) -> None:
     assert "refund-then-crash flaky gpt-4o-mini 1 1 50.0 % 75.0 % 3/4" in text
     assert "All in scenarios/support.scenario.yaml" in text
     assert text.index("Flaky: neither always nor never") < text.index("All, the worst first")
+
+
+def test_frameworks_stand_side_by_side_and_each_row_leads_to_its_own_trials(sample: Report) -> None:
+    other = [replace(each, target="chatflow_agent", status="passed", why="") for each in sample.outcomes[:2]]
+    page = html.render(Report.of([*sample.outcomes, *other]))
+    assert "framework and model trials" in Page(page).text
+    assert "chatflow_agent: gpt-4o-mini recorded 2" in Page(page).text
+    hrefs = Page(page).attributes("href")
+    link = links.to_trials(scenario=(other[0].file, other[0].scenario), model=other[0].model, target="chatflow_agent")
+    assert link in hrefs
+
+
+def test_scenarios_that_never_failed_are_folded_and_counted(sample: Report) -> None:
+    text = Page(html.render(sample)).text
+    assert "3 scenarios without a failed or errored trial" in text
+    passed = Report.of([replace(sample.outcomes[0], scenario=f"s{number}") for number in range(13)])
+    assert ("details", {}) in Page(html.render(passed)).elements, "many are folded"
+    assert ("details", {"open": None}) in Page(html.render(sample)).elements, "a few are not"
+
+
+def test_a_route_of_which_nothing_was_expected_has_one_line(sample: Report) -> None:
+    calls = Verdict(check="calls", turn=1, status="failed", expected="refund by A", why="it was not called")
+    page = html.render(Report.of([replace(sample.outcomes[0], status="failed", verdicts=(calls,))]))
+    assert '<ol class="lane bare"><li class="names" aria-hidden="true"><span>actual</span></li>' in page
 
 
 def test_turns_stand_by_what_they_ask_for_beside_both_baselines(sample: Report) -> None:

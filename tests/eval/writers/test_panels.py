@@ -23,6 +23,9 @@ from chatflow_eval.report import Report
 from chatflow_eval.route import Route, visits_of_turn
 from chatflow_eval.trace import Edge, Hop, HopKind, LimitStep, ModelStep, Step, Topology, Trace, TurnTrace
 from chatflow_eval.writers import links, panels, words
+from chatflow_eval.writers.panels.graph import MAX_DRAWN, EdgeRow
+from chatflow_eval.writers.panels.heat import MAX_CELLS
+from chatflow_eval.writers.panels.incidents import Fact, KindGroup, _allotted
 
 
 def asked(agent: str, tokens: int | None = 10, seconds: float | None = 0.5, model: str = "gpt-4o-mini") -> ModelStep:
@@ -252,7 +255,7 @@ def test_hostile_names_stay_names(names: list[str], text: str) -> None:
 # The routing graph.
 
 
-def edges_of(report: Report) -> dict[tuple[str, str], panels.EdgeRow]:
+def edges_of(report: Report) -> dict[tuple[str, str], EdgeRow]:
     return {(row.source, row.target): row for swarm in panels.of(report).graph.swarms for row in swarm.edges}
 
 
@@ -358,7 +361,7 @@ def test_of_sixty_agents_the_thirty_busiest_are_drawn() -> None:
     report = Report.of(trials)
     (graph,) = drawn(report)
     names = [node["name"] for node in graph["nodes"]]
-    assert len(names) == panels.MAX_DRAWN
+    assert len(names) == MAX_DRAWN
     assert names[0] == agents[0]
     assert set(names[1:]) <= set(agents[30:])
     assert len(edges_of(report)) == 59
@@ -400,7 +403,7 @@ def test_of_too_many_agents_the_rest_is_summed_and_nothing_is_lost() -> None:
         for came, wanted in zip(agents, [*agents[:30], *agents[31:], agents[30]], strict=True)
     ]
     heat = panels.of(Report.of(trials)).heat
-    assert len(heat.rows) == len(heat.columns) == panels.MAX_CELLS
+    assert len(heat.rows) == len(heat.columns) == MAX_CELLS
     assert heat.rows[-1].name == heat.columns[-1].name == "(others)"
     assert sum(cell.count for row in heat.rows for cell in row.cells) == heat.total == 60
     assert sum(row.right for row in heat.rows) == heat.right == 30
@@ -411,7 +414,7 @@ def test_of_too_many_agents_the_rest_is_summed_and_nothing_is_lost() -> None:
 # Incidents.
 
 
-def found(*outcomes: Outcome) -> dict[str, panels.KindGroup]:
+def found(*outcomes: Outcome) -> dict[str, KindGroup]:
     return {group.kind: group for group in panels.of(Report.of(outcomes)).incidents.groups}
 
 
@@ -444,7 +447,7 @@ def test_incidents_that_are_alike_are_told_once() -> None:
     (loop,) = found(*trials)["loop"].found
     assert (loop.count, len(loop.places), loop.more_places) == (4, 3, 1)
     assert loop.places[0].link == links.to_trial(trials[0], 1)
-    assert panels.Fact("cost", "16 model calls, 800 tokens, all together") in loop.facts
+    assert Fact("cost", "16 model calls, 800 tokens, all together") in loop.facts
 
 
 def step_by_step(route: str, tokens: int | None) -> list[Step]:
@@ -461,7 +464,7 @@ def test_an_unknown_cost_is_no_nought() -> None:
         for repeat, tokens in enumerate((None, 20), 1)
     ]
     (loop,) = found(*trials)["loop"].found
-    assert panels.Fact("cost", "8 model calls, tokens unknown, all together") in loop.facts
+    assert Fact("cost", "8 model calls, tokens unknown, all together") in loop.facts
 
 
 def test_kinds_that_fail_come_first_and_each_has_its_link() -> None:
@@ -491,7 +494,7 @@ def test_of_very_many_each_kind_keeps_its_share() -> None:
 
 @given(st.lists(st.integers(0, 300), max_size=13), st.integers(0, 120))
 def test_the_room_is_used_and_never_exceeded(sizes: list[int], room: int) -> None:
-    shares = panels._allotted(sizes, room)
+    shares = _allotted(sizes, room)
     assert all(0 <= share <= size for share, size in zip(shares, sizes, strict=True))
     assert sum(shares) == min(sum(sizes), room)
 
@@ -505,7 +508,7 @@ def test_huge_texts_are_cut_with_a_note() -> None:
         status="failed",
         incidents=(Incident(kind="error_masked", turn=1, agents=(huge,), message=huge, quotes=(huge, huge)),),
     )
-    (masked,) = panels.incidents_of(Report.of([outcome])).groups[0].found
+    (masked,) = panels.of(Report.of([outcome])).incidents.groups[0].found
     assert masked.message.endswith("… [cut: 600 of 5,000,000 characters]")
     assert all(len(fact.text) < 1_000 for fact in masked.facts)
 

@@ -264,6 +264,26 @@ def test_the_details_say_everything_that_happened() -> None:
     assert (turn["context"], turn["seconds"], turn["tokens"]) == ('{"tier": "gold"}', 2.0, [7, 3])
 
 
+def test_a_handoff_that_was_refused_and_happened_all_the_same_says_both() -> None:
+    (step,) = only_turn(said(Hop(source="A", target="B", why="limit", message="too many")))["steps"]
+    assert (step["against"], step["message"], "refused" in step) == ("limit", "too many", False)
+
+
+def test_data_that_is_nested_too_deeply_is_no_reason_to_have_no_report() -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    (step,) = only_turn(said(ToolStep(agent="A", tool="t", arguments={}, result=deep)))["steps"]
+    assert "nested too deeply" in step["result"]
+
+
+def test_what_an_error_left_unjudged_does_not_repeat_its_message() -> None:
+    failure = Failure(kind="model", exception="RateLimitError", message="slow down")
+    lost = replace(route(), status="skipped", why="turn 1 ended with RateLimitError: slow down")
+    outcome = replace(said(), status="errored", failure=failure, failed_turn=1, verdicts=(lost,))
+    assert payload.detail(outcome)["turns"][0]["verdicts"][0]["why"] == "turn 1 ended with RateLimitError"
+
+
 def test_a_reply_that_a_step_shows_is_said_once() -> None:
     assert "reply" not in only_turn(said(ModelStep(agent="A", model="m", text="Bye."), reply="Bye."))
     assert "reply" in only_turn(said(ModelStep(agent="B", model="m", text="Bye."), reply="Bye."))
