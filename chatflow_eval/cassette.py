@@ -98,7 +98,7 @@ class ToolExchange:
     """What the call took out of it."""
 
 
-_REFERENCE = "chatflow"
+REFERENCE = "chatflow"
 """The target whose name goes without saying in a recording: the reference runtime."""
 
 
@@ -111,7 +111,7 @@ class Origin:
     model: str
     repeat: int
     recorded: str = ""
-    target: str = _REFERENCE
+    target: str = REFERENCE
     """What the agents ran on."""
 
 
@@ -159,7 +159,7 @@ def write(cassette: Cassette) -> None:
     ours: dict[str, Any] = {"format": FORMAT}
     if cassette.origin is not None:
         told = asdict(cassette.origin)
-        ours["origin"] = {name: value for name, value in told.items() if (name, value) != ("target", _REFERENCE)}
+        ours["origin"] = {name: value for name, value in told.items() if (name, value) != ("target", REFERENCE)}
     ours |= {"count": len(who), "exchanges": who}
     if cassette.tools is not None:
         ours["tools"] = [_sparse(tool) for tool in cassette.tools]
@@ -178,14 +178,14 @@ def write(cassette: Cassette) -> None:
         raise CassetteError(f"{shown(cassette.path)}: cannot be written: {error.strerror or error}") from None
 
 
-def path_for(root: Path, file: str, scenario: str, model: str, repeat: int, *, framework: str = _REFERENCE) -> Path:
+def path_for(root: Path, file: str, scenario: str, model: str, repeat: int, *, framework: str = REFERENCE) -> Path:
     """Where a trial's cassette lies, safe on every system.
 
     `cassettes/<file>/<scenario id>/[<framework>.]<model>[.<repeat>].json`; the reference runtime goes without saying.
     """
     stem = re.sub(r"(\.scenario)?\.(ya?ml|py)$", "", file)
     folders = [safe_name(part, fold_case=False) for part in stem.split("/") if part not in ("", ".", "..")]
-    on = "" if framework == _REFERENCE else f"{framework}."
+    on = "" if framework == REFERENCE else f"{framework}."
     name = on + safe_name(model) + (f".{repeat}" if repeat > 1 else "")
     return root.joinpath("cassettes", *folders, safe_name(scenario), f"{name}.json")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from chatflow_eval import guard
 from chatflow_eval.cassette import Origin, path_for
-from chatflow_eval.recorder import keeping
+from chatflow_eval.recorder import keeping, renew
 from chatflow_eval.scenario import (
     REFERENCE,
     Factory,
@@ -78,6 +78,7 @@ class Talk:
                 if isinstance(tape, ReplayTape):
                     self._stack.enter_context(guard.watching())
                 self._conversation = await self._stack.enter_async_context(self.target.open(self.opening))
+            renew()
             turn = await self._conversation.say(text, script=_script(text, script))
         if tape is not None and tape.error is not None:
             turn = replace(turn, failure=failure_of(tape.error))
@@ -155,6 +156,21 @@ class Conversations:
         origin = Origin(file=self.file, scenario=name, model=model, repeat=1, target=target.name)
         rerecord = f"pytest {self.file} --chatflow-record-mode all"
         return open_tape(Reel(path=cassette, origin=origin, rerecord=rerecord, ignore=target.varies), self.mode)
+
+
+def name_of(
+    function: str, *, classes: Sequence[str] = (), parameters: Mapping[str, Any] | None = None, mark: str = ""
+) -> str:
+    """What a test's recordings are called: alike on every version of pytest, and unlike any other test's of its file.
+
+    Parameters are named in the order of the alphabet; `mark` stands for those that have no text of their own (B133).
+    """
+    name = ".".join((*classes, function))
+    if not parameters:
+        return name
+    if not all(value is None or isinstance(value, str | int | float) for value in parameters.values()):
+        return f"{name}[{mark}]"
+    return f"{name}[{','.join(f'{key}={value}' for key, value in sorted(parameters.items()))}]"
 
 
 def _whole(turn: TurnTrace) -> TurnTrace:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from chatflow_eval.cassette import Cassette, Exchange, Origin, ToolExchange, shown
+from chatflow_eval.cassette import REFERENCE, Cassette, Exchange, Origin, ToolExchange, shown
 from chatflow_runtime.types import Json
 
 _INDENT = "    "
@@ -29,7 +29,8 @@ def compare(old: Cassette, new: Cassette) -> str:
 def _origin(origin: Origin) -> str:
     repeat = f", repeat {origin.repeat}" if origin.repeat > 1 else ""
     recorded = f", recorded {origin.recorded}" if origin.recorded else ""
-    return f"{origin.file}::{origin.scenario}, {origin.model}{repeat}{recorded}"
+    target = f", {origin.target}" if origin.target != REFERENCE else ""
+    return f"{origin.file}::{origin.scenario}{target}, {origin.model}{repeat}{recorded}"
 
 
 def _body(cassette: Cassette, *, whole: bool) -> Iterator[str]:
@@ -95,10 +96,20 @@ def _messages(exchange: Exchange) -> list[Json]:
 
 def _answered(exchange: Exchange) -> list[Json]:
     """The messages in a chat's answer."""
-    if not exchange.is_chat or isinstance(exchange.answer, bytes):
+    if isinstance(exchange.answer, bytes):
         return []
-    choices = json.loads(exchange.answer).get("choices")
-    return [choice["message"] for choice in choices or () if isinstance(choice, dict) and "message" in choice]
+    try:
+        return [choice["message"] for choice in _choices(json.loads(exchange.answer))]
+    except (ValueError, RecursionError):
+        return []
+
+
+def _choices(answer: Json) -> list[dict[str, Json]]:
+    """The choices of a chat completion; none where the answer is something else."""
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    listed = choices if isinstance(choices, list) else []
+    chosen = [choice for choice in listed if isinstance(choice, dict) and isinstance(choice.get("message"), dict)]
+    return chosen if len(chosen) == len(listed) else []
 
 
 def _essence(message: Json) -> Json:
@@ -118,7 +129,7 @@ def _message(message: Json) -> Iterator[str]:
     who = str(message.get("role", "?"))
     if "tool_call_id" in message:
         who += f" {message['tool_call_id']}"
-    yield from _said(who, message.get("content"))
+    yield from _said(who, message.get("content") or None)
     yield from _calls(who, message.get("tool_calls"))
     for key, value in message.items():
         if key not in ("role", "content", "tool_calls", "tool_call_id"):
@@ -144,8 +155,9 @@ def _calls(who: str, calls: Json) -> Iterator[str]:
 
 
 def _tool_name(tool: Json) -> str:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    return str(function.get("name")) if isinstance(function, dict) else json.dumps(tool, ensure_ascii=False)
+    function = tool.get("function", tool) if isinstance(tool, dict) else None
+    named = function.get("name") if isinstance(function, dict) else None
+    return str(named) if named is not None else json.dumps(tool, ensure_ascii=False)
 
 
 def _answer(exchange: Exchange) -> Iterator[str]:
@@ -160,15 +172,14 @@ def _answer(exchange: Exchange) -> Iterator[str]:
         yield from (f"{_INDENT}{line}" for line in exchange.answer.split("\n"))
         return
     yield f"  {status}"
-    choices = answer.get("choices") if isinstance(answer, dict) else None
-    if not exchange.is_chat or not isinstance(answer, dict) or not isinstance(choices, list):
+    choices = _choices(answer)
+    if not isinstance(answer, dict) or not choices:
         yield from _structure(answer, _INDENT)
         return
     for choice in choices:
-        message = choice.get("message") if isinstance(choice, dict) else choice
-        yield from _message(message)
-        if isinstance(choice, dict):
-            yield f"{_INDENT}finish_reason: {choice.get('finish_reason')}"
+        yield from _message(choice["message"])
+        if choice.get("finish_reason") is not None:
+            yield f"{_INDENT}finish_reason: {choice['finish_reason']}"
     for key, value in answer.items():
         if key not in ("choices", "id", "object", "created", "model"):
             yield from _structure({key: value}, _INDENT)

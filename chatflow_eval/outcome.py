@@ -33,6 +33,7 @@ from chatflow_eval.tape import (
     playing,
 )
 from chatflow_eval.targets import Conversation, Opening, Target, close_connections, target_of
+from chatflow_eval.targets.failures import ends_the_run
 from chatflow_eval.trace import Failure, Hop, ModelStep, Trace
 from chatflow_eval.trial import Trial
 
@@ -122,13 +123,15 @@ async def run(trials: Sequence[Trial], *, concurrency: int = 8) -> AsyncGenerato
     """The trials' outcomes as they finish, up to `concurrency` at once; closing the iterator stops the rest."""
     waiting = iter(trials)
     # Scripted and replayed trials never wait for anything: without a bound, all would run before one is handed out.
-    finished: asyncio.Queue[Outcome | Exception] = asyncio.Queue(maxsize=concurrency)
+    finished: asyncio.Queue[Outcome | BaseException] = asyncio.Queue(maxsize=concurrency)
 
     async def work() -> None:
         for trial in waiting:
             try:
                 outcome = await attempt(trial)
-            except Exception as bug:
+            except BaseException as bug:
+                if ends_the_run(bug):
+                    raise
                 await finished.put(bug)
                 return
             await finished.put(outcome)
@@ -138,7 +141,7 @@ async def run(trials: Sequence[Trial], *, concurrency: int = 8) -> AsyncGenerato
         try:
             for _ in trials:
                 outcome = await finished.get()
-                if isinstance(outcome, Exception):
+                if isinstance(outcome, BaseException):
                     raise outcome
                 yield outcome
         finally:
@@ -272,9 +275,8 @@ async def _converse(conversation: Conversation, scenario: Scenario, tape: Tape |
             missed = tape.error
             said = replace(said, failure=failure_of(missed))
         spent += said.seconds
-        # A service may say only while it answers who its agents are.
-        topology = trace.topology if trace.topology.agents else conversation.topology
-        trace = replace(trace, topology=topology, turns=(*trace.turns, said))
+        # A service may say only while it answers who its agents are, and agents may be hired on the way.
+        trace = Trace(topology=conversation.topology, turns=(*trace.turns, said))
         if _stopped(scenario, trace) or (scenario.on_failure == "stop" and _failed(scenario, trace)):
             break
     return trace

@@ -124,6 +124,18 @@ class TrialErrored(Exception):
     """A scenario that could not be judged."""
 
 
+def _name(test: pytest.Item) -> str:
+    from chatflow_eval.conversation import name_of
+
+    called = getattr(test, "callspec", None)
+    return name_of(
+        getattr(test, "originalname", None) or test.name,
+        classes=[part.name for part in test.listchain() if isinstance(part, pytest.Class)],
+        parameters=called.params if called is not None else None,
+        mark=called.id if called is not None else "",
+    )
+
+
 @pytest.fixture
 def chatflow(request: pytest.FixtureRequest) -> Iterator[Conversations]:
     """Opens conversations with a swarm: `chatflow(build)`, then `.say("...")` turn by turn.
@@ -139,7 +151,7 @@ def chatflow(request: pytest.FixtureRequest) -> Iterator[Conversations]:
     conversations = Conversations(
         root=root,
         file=_relative(request.path, root),
-        name=getattr(request.node, "originalname", None) or request.node.name,
+        name=_name(request.node),
         model=models[0] if models else None,
         framework=frameworks[0] if frameworks else None,
         mode=_mode(request.config),

@@ -92,7 +92,10 @@ _COOKIE = re.compile(r"""(?i)(\b[\w-]*cookie["']?\s*[:=]\s*["']?)[\w.-]+=[^\s"';
 _LABELS = ("api", "access", "secret", "subscription", "cookie", "authorization")
 _SHORTEST_SECRET = 8
 
+_SHORTEST_KEY = 16
+
 _declared: set[str] = set()
+_keys: set[str] = set()
 
 
 def declare(names: Iterable[str]) -> None:
@@ -100,9 +103,14 @@ def declare(names: Iterable[str]) -> None:
     _declared.update(names)
 
 
+def declare_values(values: Iterable[object]) -> None:
+    """These texts are keys of agents under test, and so secrets; short ones are made up for local servers."""
+    _keys.update(value for value in values if isinstance(value, str) and len(value) >= _SHORTEST_KEY)
+
+
 def scrub_text(text: str) -> str:
     """The text with key shapes, credentials said by name, and the values of secret environment variables replaced."""
-    for _, value in _environment_secrets():
+    for _, value in _known_secrets():
         if value in text:
             text = text.replace(value, REDACTED)
     for shape in KEY_SHAPES:
@@ -146,9 +154,9 @@ def scrub_uri(uri: str) -> str:
 
 def surviving_secret(text: str) -> str | None:
     """What kind of secret the text still holds, in JSON or not, or `None`; never the secret itself."""
-    for name, value in _environment_secrets():
+    for name, value in _known_secrets():
         if value in text:
-            return f"the value of the environment variable {name}"
+            return f"the value of the environment variable {name}" if name else "the key of an agent"
     for shape in KEY_SHAPES:
         if found := shape.search(text):
             return f"a text shaped like an API key, starting {found.group()[:4]!r}"
@@ -211,9 +219,13 @@ def _scrub_query(query: str) -> str:
     return urlencode([(name, REDACTED if _NAME.search(name) else value) for name, value in pairs], safe="[]")
 
 
-def _environment_secrets() -> Iterator[tuple[str, str]]:
+def _known_secrets() -> Iterator[tuple[str, str]]:
+    """Secrets as they may be written, each with the environment variable that holds it, if one does."""
     # Reading the names through the mapping decodes each of them, every time.
     names = frozenset(getattr(os.environ, "_data", os.environ))
+    for key in _keys - {PLACEHOLDER}:
+        for written in _spellings(key):
+            yield "", written
     for name in _secret_variables(names, frozenset(_declared)):
         value = os.environ[name]
         # A path is where a credential lies, not the credential.

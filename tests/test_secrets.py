@@ -191,3 +191,73 @@ def test_no_secret_is_in_a_recording_and_it_replays_without_them(project: Path) 
         assert leaks(done.stdout + done.stderr) == [], done.args
     for path in (*(project / "replayed").iterdir(), *(project / "stale").iterdir()):
         assert leaks(path.read_bytes()) == [], path
+
+
+ON_CHATFLOW_AGENT = """
+import os
+
+import chatflow_agent
+
+KEY = "canary-key-of-an-agent"
+
+
+def look_up() -> str:
+    raise RuntimeError(f"no login with {KEY}, or with " + os.environ["ACME_PASSWORD"])
+
+
+def tell() -> dict:
+    return {"note": f"log in with {KEY}", "access_token": "canary-of-a-tool"}
+
+
+def build():
+    url = "http://127.0.0.1:PORT/v1"
+    chat = chatflow_agent.OpenAIEngine(api_key=KEY, base_url=url)
+    triage = chatflow_agent.Agent("Triage", f"Never say {KEY}.", tools=[look_up, tell], engine=chat)
+    claude = chatflow_agent.AnthropicEngine(api_key=KEY, base_url=url)
+    triage.add_handoff(chatflow_agent.Agent("Billing", "Refunds.", engine=claude))
+    return triage
+"""
+ON_CHATFLOW_AGENT_SUITE = """
+target: agents.py:build
+frameworks: [chatflow_agent]
+scenarios:
+  - id: tools
+    turns:
+      - {user: hi, script: [{call: look_up}, {call: tell}, {say: It is canary-key-of-an-agent.}], expect: none}
+      - {user: on the wire, expect: {ends_at: Triage}}
+  - id: refused
+    turns:
+      - {user: hi, script: [{transfer: Billing}, {say: Hello.}], expect: {ends_at: Billing}}
+      - {user: on the wire, expect: {ends_at: Triage}}
+"""
+
+
+class Refusing(Echo):
+    """Says in its refusal with what key it was asked."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(401)
+        self.end_headers()
+        self.wfile.write(f"{self.headers['authorization']} {self.headers['x-api-key']}: unknown".encode())
+
+
+def test_keys_that_agents_of_another_framework_have_are_nowhere(tmp_path: Path) -> None:
+    """B099: they have no shape and stand in no variable, and providers and tools say them."""
+    pytest.importorskip("chatflow_agent", reason="chatflow-agent is not installed (extra chatflow-agent)")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (tmp_path / "pyproject.toml").touch()
+        (tmp_path / "agents.py").write_text(
+            ON_CHATFLOW_AGENT.replace("PORT", str(server.server_port)), encoding="utf-8"
+        )
+        (tmp_path / "a.scenario.yaml").write_text(ON_CHATFLOW_AGENT_SUITE, encoding="utf-8")
+        written = ("--junit", "r/j.xml", "--summary", "r/s.md")
+        done = command(tmp_path, "run", ".", "--live", "--retries", "0", "--out", "r", *written)
+        server.shutdown()
+    assert b"401" in done.stdout
+    assert leaks(done.stdout + done.stderr) == []
+    files = [path for path in (tmp_path / "r").iterdir() if path.is_file()]
+    assert {".json", ".jsonl", ".html", ".xml", ".md"} <= {path.suffix for path in files}
+    for path in files:
+        assert leaks(path.read_bytes()) == [], path

@@ -202,6 +202,8 @@ def _parsed(heard: Heard) -> dict[str, Json]:
         raise MalformedAnswerError(f"the answer is no text in UTF-8: {error.reason} at byte {error.start}") from None
     if not text.strip():
         raise EmptyResponseError(f"the answer is empty (HTTP {heard.status})")
+    if heard.headers.get("content-type", "").startswith("text/event-stream"):
+        raise MalformedAnswerError("the answer is a stream of events: a turn is answered in one piece")
     try:
         body = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import json
 import re
 import time
 import uuid
@@ -14,26 +15,28 @@ from typing import Any, ClassVar
 
 import chatflow_agent
 
+from chatflow_eval import scrub
 from chatflow_eval.errors import TargetError
 from chatflow_eval.matching import Ignore
 from chatflow_eval.recorder import interception
 from chatflow_eval.scenario import ScriptedAnswer, SettingsSpec, Swarm, TargetSpec
 from chatflow_eval.tape import ForkingTape, ReplayTape, Tape
 from chatflow_eval.targets import Conversation, Opening, factory
-from chatflow_eval.targets.chatflow_agent_models import Answering, Models, chosen_models
-from chatflow_eval.targets.chatflow_agent_steps import TRACE_ID, Watching, everybody, listening, topology
-from chatflow_eval.targets.failures import failure_of, missed_on
+from chatflow_eval.targets.chatflow_agent_models import Models, check_chosen
+from chatflow_eval.targets.chatflow_agent_steps import TRACE_ID, Watching, everybody, joined, listening, plain, topology
+from chatflow_eval.targets.failures import ends_the_run, failure_of, missed_on
 from chatflow_eval.targets.reference import ReferenceTarget, prepared, runner_of
 from chatflow_eval.targets.scripts import scripted
 from chatflow_eval.targets.translation import translate
 from chatflow_eval.trace import Failure, Topology, TurnTrace
 from chatflow_runtime.agent import Agent as ReferenceAgent
 from chatflow_runtime.engine import Engine, ScriptedEngine, Settings
-from chatflow_runtime.keyword_engine import KeywordEngine
+from chatflow_runtime.exceptions import EmptyResponseError
 from chatflow_runtime.litellm_engine import LiteLLMEngine
 from chatflow_runtime.runner import Runner as ReferenceRunner
 
-_REFUSED = re.compile(r"API request failed \((\d{3})\)")
+_WATCHED = ("add_message", "set_active_agent")
+_STATUS = re.compile(r"API (?:error|request failed|request was redirected)(?: \(HTTP |: | \()(\d{3})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class ChatflowAgentTarget:
             try:
                 yield conversation
             finally:
-                await conversation.models.client.aclose()
+                await conversation.close()
 
     def _built(self) -> ReferenceRunner | chatflow_agent.Runner:
         """The runner under test, fresh.
@@ -69,7 +72,10 @@ class ChatflowAgentTarget:
             return ReferenceTarget(self.spec).runner()
         built, label = factory.build(self.spec)
         if isinstance(built, chatflow_agent.Agent):
-            return chatflow_agent.Runner(built)
+            try:
+                return chatflow_agent.Runner(built)
+            except Exception as error:
+                raise TargetError(f"target {label!r} failed: {factory.where(error)}") from error
         if isinstance(built, chatflow_agent.Runner):
             return built
         if not isinstance(built, ReferenceAgent | ReferenceRunner):
@@ -85,9 +91,14 @@ class ChatflowAgentConversation:
     runner: chatflow_agent.Runner
     models: Models
     context: dict[str, Any]
+    """What the scenario begins with; of agents made again, what their tools write to."""
+    is_translated: bool = False
     session: chatflow_agent.SessionContext | None = None
+    watched: list[chatflow_agent.SessionContext] = field(default_factory=list)
+    """A store on disk makes a new one for each turn."""
     turn: int = 0
     session_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _topology: Topology | None = None
 
     @classmethod
     def begin(cls, built: ReferenceRunner | chatflow_agent.Runner, opening: Opening) -> ChatflowAgentConversation:
@@ -97,7 +108,7 @@ class ChatflowAgentConversation:
             TargetError: the scenario says something that chatflow-agent cannot do.
         """
         context = dict(opening.context)
-        engines: dict[str, Engine]
+        chosen, settings, engines = opening.models, opening.settings, dict[str, Engine]()
         if isinstance(built, ReferenceRunner):
             ours = prepared(built, opening)
             runner, settings = translate(ours, context), _as_given(ours.settings)
@@ -105,34 +116,45 @@ class ChatflowAgentConversation:
             chosen = {name: model for name, (_, model) in asked.items()}
             engines = {name: engine for name, (engine, _) in asked.items() if not isinstance(engine, LiteLLMEngine)}
         else:
-            runner, settings = _copied(built), opening.settings
-            chosen = chosen_models(runner, opening.models)
-            engines = {name: KeywordEngine() for name, model in chosen.items() if model == "keyword"}
+            runner = copy.copy(built)  # a factory may give the same one to every trial
+            check_chosen(runner, chosen)
             for name, value in opening.limits:
                 if value is not None:
                     setattr(runner, name, value)
-        models = Models.begin(settings, opening.calls, Watching(runner), opening.tape)
-        conversation = cls(runner, models, context)
+        models = Models(
+            settings=settings,
+            limits=opening.calls,
+            watching=Watching(runner),
+            default=runner.engine,
+            chosen=chosen,
+            engines=engines,
+            tape=opening.tape,
+        )
+        holders = [each for agent in everybody(runner) for each in (agent, agent.engine)]
+        scrub.declare_values(getattr(holder, "api_key", None) for holder in (*holders, runner.engine))
+        conversation = cls(runner, models, context, isinstance(built, ReferenceRunner))
+        runner.engine = models
         runner.session_store = _WatchedStore(runner.session_store, conversation)
-        for agent in everybody(runner):
-            model, engine = chosen.get(agent.name), engines.get(agent.name)
-            agent.engine = Answering(models, agent, model=model, engine=engine, default=runner.engine)
         return conversation
 
     @property
     def topology(self) -> Topology:
-        return topology(self.runner)
+        """What has been declared so far: a tool may hire agents, and part from others."""
+        self._topology = (
+            topology(self.runner) if self._topology is None else joined(self._topology, topology(self.runner))
+        )
+        return self._topology
 
     async def say(
         self, text: str, *, script: Sequence[ScriptedAnswer] | None = None, within: float | None = None
     ) -> TurnTrace:
         self.turn += 1
-        tape, started, began = self.models.tape, self._active(), time.perf_counter()
+        models, tape, started, began = self.models, self.models.tape, self._active(), time.perf_counter()
         if tape is not None:
             tape.turn = self.turn
-        engine = None if script is None else ScriptedEngine(scripted(script))
-        self.models.script = engine
-        self.models.watching = watching = Watching(self.runner)
+        models.script = engine = None if script is None else ScriptedEngine(scripted(script))
+        models.watching = watching = Watching(self.runner)
+        models.said_by.clear()
         before = missed_on(tape)
         reply, failure = "", None
         try:
@@ -146,34 +168,60 @@ class ChatflowAgentConversation:
             if (missed := missed_on(tape)) is not None and missed is not before:
                 # A tool asked something that was not recorded, and its agent made do without.
                 raise missed
+            if not reply.strip():
+                raise EmptyResponseError(
+                    f"The model of agent {watching.asking!r} said nothing, and the user is told that."
+                )
         except TargetError:
             raise
-        except Exception as error:
-            watching.broken_off(error)
+        except BaseException as error:
+            if ends_the_run(error):
+                raise
+            watching.broken_off(error, self.session)
             failure = _failure(error, tape)
         return TurnTrace(
             user=text,
-            start_agent=started,
+            start_agent=watching.start or started,
             end_agent=self._active(),
             reply=reply,
             steps=tuple(watching.steps),
             failure=failure,
-            context=dict(self.session.metadata) if self.session is not None else dict(self.context),
+            context=self._context(),
             seconds=time.perf_counter() - began,
         )
+
+    async def close(self) -> None:
+        """Closes its connections, and leaves its sessions to their store as they would be without it."""
+        await self.models.close()
+        for session in self.watched:
+            for name in _WATCHED:
+                vars(session).pop(name, None)
+
+    def _context(self) -> dict[str, Any]:
+        shown = plain(self.context if self.is_translated or self.session is None else self.session.metadata)
+        return shown if isinstance(shown, dict) else {}
 
     def _active(self) -> str:
         return (self.runner.starting_agent if self.session is None else self.session.active_agent).name
 
 
-def _failure(error: Exception, tape: Tape | None) -> Failure:
-    """What ended a turn; chatflow-agent tells of a provider's refusal in words alone."""
+def _failure(error: BaseException, tape: Tape | None) -> Failure:
+    """What ended a turn; chatflow-agent tells of a provider's trouble in words alone."""
     failure = failure_of(error, tape)
-    if failure.kind == "agent" and isinstance(error, chatflow_agent.ProviderError):
-        status = _REFUSED.search(str(error))
-        code = int(status[1]) if status else None
-        return replace(failure, kind="model" if status else "network", status_code=code)
-    return failure
+    if failure.kind != "agent":
+        return failure
+    if isinstance(error, json.JSONDecodeError):
+        return replace(failure, kind="model", message=f"the provider's answer is no JSON: {failure.message}")
+    if not isinstance(error, chatflow_agent.ProviderError):
+        return failure
+    if isinstance(error.__cause__, TimeoutError):
+        return replace(
+            failure, kind="timeout", message=f"{failure.message.rstrip()} no answer in the time that was given"
+        )
+    status = _STATUS.search(str(error))
+    if status:
+        return replace(failure, kind="model", status_code=int(status[1]))
+    return replace(failure, kind="network") if "connection error" in str(error) else failure
 
 
 def _as_given(settings: Settings) -> SettingsSpec:
@@ -186,7 +234,6 @@ class _WatchedStore(chatflow_agent.BaseSessionStore):
     def __init__(self, inner: Any, conversation: ChatflowAgentConversation) -> None:
         self._inner = inner
         self._conversation = conversation
-        self._watched: list[chatflow_agent.SessionContext] = []
 
     def get_or_create(
         self, session_id: str, default_agent: chatflow_agent.Agent, metadata: dict[str, Any] | None = None
@@ -194,14 +241,10 @@ class _WatchedStore(chatflow_agent.BaseSessionStore):
         session: chatflow_agent.SessionContext = self._inner.get_or_create(
             session_id=session_id, default_agent=default_agent, metadata=metadata
         )
-        conversation = self._conversation
-        # A store that is kept knows agents by name, and may find another copy of one.
-        known = conversation.runner._agents_registry
-        session.active_agent = known.get(session.active_agent.name, session.active_agent)
-        conversation.session = session
-        if not any(session is each for each in self._watched):
-            self._watched.append(session)
-            _watch(session, conversation)
+        self._conversation.session = session
+        if not any(session is each for each in self._conversation.watched):
+            self._conversation.watched.append(session)
+            _watch(session, self._conversation)
         return session
 
     def get(self, session_id: str) -> chatflow_agent.SessionContext | None:
@@ -217,13 +260,25 @@ class _WatchedStore(chatflow_agent.BaseSessionStore):
     def clear(self) -> None:
         self._inner.clear()
 
+    def is_message_processed(self, message_id: str) -> bool:
+        return bool(self._inner.is_message_processed(message_id))
+
+    def record_processed_message(self, message_id: str) -> bool:
+        return bool(self._inner.record_processed_message(message_id))
+
+    def __getattr__(self, name: str) -> Any:
+        # What a store has beyond the interface, for a runner of the user's own class.
+        return getattr(self._inner, name)
+
 
 def _watch(session: chatflow_agent.SessionContext, conversation: ChatflowAgentConversation) -> None:
     """Has the session tell the conversation of every message, and of every change of the active agent."""
     add_message, set_active_agent = session.add_message, session.set_active_agent
 
     def add(message: chatflow_agent.Message) -> None:
-        if message.role is chatflow_agent.Role.MODEL:
+        if message.role is chatflow_agent.Role.USER:
+            conversation.models.watching.began(session)
+        elif message.role is chatflow_agent.Role.MODEL:
             conversation.models.said_by[id(message)] = conversation.models.watching.asking
         add_message(message)
         conversation.models.watching.message(message)
@@ -232,16 +287,4 @@ def _watch(session: chatflow_agent.SessionContext, conversation: ChatflowAgentCo
         set_active_agent(agent)
         conversation.models.watching.swaps.append(agent.name)
 
-    vars(session).update(add_message=add, set_active_agent=activate)
-
-
-def _copied(runner: chatflow_agent.Runner) -> chatflow_agent.Runner:
-    """The runner over copies of its agents, as a factory may give the same ones to every trial."""
-    copies = {id(agent): copy.copy(agent) for agent in everybody(runner)}
-    for agent in copies.values():
-        agent.handoffs = [copies[id(peer)] for peer in agent.handoffs]
-        agent.tools = list(agent.tools)
-    other = copy.copy(runner)
-    other.starting_agent = copies[id(runner.starting_agent)]
-    other._agents_registry = {name: copies[id(agent)] for name, agent in runner._agents_registry.items()}
-    return other
+    vars(session).update(zip(_WATCHED, (add, activate), strict=True))

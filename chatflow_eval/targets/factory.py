@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 from chatflow_eval.errors import TargetError
 from chatflow_eval.fields import shown, suggestion
 from chatflow_eval.scenario import Factory, TargetSpec
+
+_LIBRARIES = ("<frozen ", *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
 
 
 @functools.lru_cache(maxsize=256)
@@ -51,14 +54,15 @@ def build(spec: TargetSpec) -> tuple[Any, str]:
     label = spec.reference if isinstance(spec, Factory) else getattr(made, "__qualname__", repr(made))
     try:
         return (made() if callable(made) else made), label
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TargetError(f"target {label!r} failed: {where(error)}") from error
 
 
 def where(error: BaseException) -> str:
-    """`Type: message (file:line)` of an exception raised in a user's code."""
+    """`Type: message (file:line)` of an exception, with the last line of the user's own code on the way to it."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    users = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+    place = f" ({(users or frames)[-1].filename}:{(users or frames)[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{place}"
 
 
@@ -76,7 +80,7 @@ def _from_file(path: Path, reference: str) -> ModuleType:
     sys.modules[module.__name__] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
         raise TargetError(f"target {reference!r}: importing {path} failed: {where(error)}") from error
     return module
@@ -86,7 +90,7 @@ def _from_name(name: str, base: Path) -> ModuleType:
     _findable(base)
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TargetError(f"target {name!r}: importing it failed: {where(error)}") from error
 
 

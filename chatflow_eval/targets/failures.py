@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Literal
 
 from chatflow_eval.errors import CassetteError, CassetteMismatch
@@ -19,7 +20,14 @@ def missed_on(tape: Tape | None) -> CassetteError | None:
     return tape.error if tape is not None else None
 
 
-def failure_of(error: Exception, tape: Tape | None) -> Failure:
+def ends_the_run(error: BaseException) -> bool:
+    """Whether it is Ctrl-C, or somebody's giving up on this task; all else ends the turn, whatever it is made of."""
+    task = asyncio.current_task()
+    is_cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    return is_cancelled or isinstance(error, KeyboardInterrupt)
+
+
+def failure_of(error: BaseException, tape: Tape | None) -> Failure:
     """What ended a turn; a recording's miss counts as such however a client wrapped it."""
     missed = missed_on(tape)
     if missed is not None or isinstance(error, CassetteError):
@@ -37,4 +45,5 @@ def failure_of(error: Exception, tape: Tape | None) -> Failure:
     elif isinstance(status, int) or isinstance(error, EmptyResponseError):
         kind = "model"
     code = status if isinstance(status, int) else None
-    return Failure(kind=kind, exception=name, message=scrub_text(str(error)), status_code=code)
+    message = str(error) or ("no answer in the time that was given" if kind == "timeout" else "")
+    return Failure(kind=kind, exception=name, message=scrub_text(message), status_code=code)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from chatflow_eval.errors import ScenarioError, ScenarioErrors
+from pydantic import ValidationError
+
+from chatflow_eval.errors import ScenarioError, ScenarioErrors, TargetError
 from chatflow_eval.scenario import (
     REFERENCE,
     AgentSpec,
@@ -18,6 +20,7 @@ from chatflow_eval.scenario import (
 )
 from chatflow_eval.targets import target_of
 from chatflow_eval.trace import Topology
+from chatflow_runtime.naming import is_tool_name
 
 
 def check_names(scenarios: Sequence[Scenario], frameworks: Sequence[Framework] = ()) -> None:
@@ -53,11 +56,19 @@ def _declared(scenarios: Sequence[Scenario], frameworks: Sequence[Framework]) ->
 
 
 def _as_swarm(topology: Topology) -> Swarm:
-    """The names of a topology, in the form in which scenario files declare them."""
-    return Swarm(
-        agents=tuple(
-            AgentSpec(name=name, tools={tool: ToolSpec() for tool in topology.tools.get(name, ())})
-            for name in topology.agents
-        ),
-        start=topology.start,
-    )
+    """The names of a topology, in the form in which scenario files declare them.
+
+    Raises:
+        TargetError: an agent has a name that no scenario can say.
+    """
+    return Swarm(agents=tuple(_as_spec(name, topology) for name in topology.agents), start=topology.start)
+
+
+def _as_spec(name: str, topology: Topology) -> AgentSpec:
+    try:
+        spec = AgentSpec(name=name)
+    except ValidationError as error:
+        raise TargetError(f"an agent is called {name!r}: {error.errors()[0]['msg']}") from None
+    # Names that no provider takes can be asked for nowhere, and are an incident when they are offered.
+    tools = {tool: ToolSpec() for tool in topology.tools.get(name, ()) if is_tool_name(tool)}
+    return spec.model_copy(update={"tools": tools})

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, cast
 
+from chatflow_eval import scrub
 from chatflow_eval.errors import TargetError
 from chatflow_eval.fields import subset
 from chatflow_eval.incidents import history_faults
@@ -21,7 +22,7 @@ from chatflow_eval.scrub import PLACEHOLDER
 from chatflow_eval.tape import ForkingTape, ReplayTape, Tape, playing
 from chatflow_eval.targets import Conversation, Opening, factory
 from chatflow_eval.targets.engines import LiveEngine, ReplayEngine
-from chatflow_eval.targets.failures import failure_of, missed_on
+from chatflow_eval.targets.failures import ends_the_run, failure_of, missed_on
 from chatflow_eval.targets.scripts import scripted
 from chatflow_eval.targets.tool_calls import ToolCalls
 from chatflow_eval.trace import (
@@ -66,6 +67,8 @@ class ReferenceTarget:
     async def open(self, opening: Opening) -> AsyncIterator[Conversation]:
         runner = prepared(self.runner(), opening)
         runner.open_session(_SESSION, context=opening.context)
+        engines = [runner.answerer(agent)[0] for agent in runner.agents.values()]
+        scrub.declare_values(engine._api_key for engine in engines if isinstance(engine, LiteLLMEngine))
         replaying = isinstance(opening.tape, ReplayTape | ForkingTape)
         with interception(replaying=replaying) if _needs_http(runner, opening) else contextlib.nullcontext():
             yield ReferenceConversation(runner, opening)
@@ -135,7 +138,9 @@ class ReferenceConversation:
             if (missed := missed_on(self.opening.tape)) is not None and missed is not before:
                 # An agent that was called had no recording, and the one that called it made do without an answer.
                 raise missed
-        except Exception as error:
+        except BaseException as error:
+            if ends_the_run(error):
+                raise
             failure = failure_of(error, self.opening.tape)
         session = self._session()
         return TurnTrace(

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from chatflow_eval.cassette import read
-from chatflow_eval.conversation import Conversations
+from chatflow_eval.conversation import Conversations, name_of
 from chatflow_eval.testing import Reply, ScriptedServer
 from chatflow_eval.trial import Mode
 from chatflow_runtime import Agent
@@ -95,3 +95,18 @@ async def test_in_a_loop_it_is_the_same(server: ScriptedServer, tmp_path: Path) 
         assert (await talk.say_async("one")).reply == "echo one"
         await talk.close_async()
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({}, "test_it"),
+        ({"classes": ["TestShop", "TestCart"]}, "TestShop.TestCart.test_it"),
+        ({"parameters": {"b": 1, "a": "x"}, "mark": "1-x"}, "test_it[a=x,b=1]"),
+        ({"parameters": {"a": "x", "b": 1}, "mark": "x-1"}, "test_it[a=x,b=1]"),
+        ({"parameters": {"a": object()}, "mark": "a0"}, "test_it[a0]"),
+    ],
+)
+def test_recordings_are_called_like_no_other_test_of_the_file(given: dict[str, Any], name: str) -> None:
+    """B131, B133: tests of one function or one name record apart, whatever order pytest has for parameters."""
+    assert name_of("test_it", **given) == name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +163,16 @@ def test_anything_can_be_shown(body: str, answer: str) -> None:
         cassette(odd, Exchange(method="POST", uri=URL, body=malformed, status=200, answer="{}")), whole=False
     )
     assert text.startswith("c.json\n")
+
+
+def test_a_framework_s_own_chat_is_laid_out_like_any_other() -> None:
+    """It asked by a client of its own, with empty text beside its calls, and another provider names its tools."""
+    origin = Origin(file="a.scenario.yaml", scenario="refund", model="declared", repeat=1, target="chatflow_agent")
+    one = chat("Welcome.", USER, {**CALLED, "content": ""}, answer={"role": "assistant", "content": "Hello."})
+    told = lay_out(cassette(replace(one, aside=True), origin=origin))
+    assert "a.scenario.yaml::refund, chatflow_agent, declared\n" in told
+    assert "    assistant: calls transfer_to_billing {} (c1)\n" in told
+    assert "    assistant: \n" not in told
+    assert "  200 OK\n    assistant: Hello.\n    finish_reason: stop\n" in told
+    body: Any = {"messages": [USER], "tools": [{"name": "transfer_to_billing", "input_schema": {"type": "object"}}]}
+    assert "    tools: transfer_to_billing\n" in lay_out(cassette(replace(one, body=body)))

@@ -28,11 +28,12 @@ import openai
 import pytest
 import requests
 import urllib3
+import vcr
 
 from chatflow_eval import guard
 from chatflow_eval.cassette import Cassette, Exchange, Origin, read, write
 from chatflow_eval.errors import CassetteMismatch, NetworkRefused
-from chatflow_eval.recorder import KEYS, interception, keeping
+from chatflow_eval.recorder import KEYS, interception, keeping, renew
 from chatflow_eval.tape import RecordingTape, Reel, ReplayTape, playing
 from chatflow_eval.testing import Reply, ScriptedServer
 from chatflow_runtime.litellm_engine import load
@@ -524,6 +525,112 @@ def test_patches_go_whatever_the_order_of_closing() -> None:
     assert patched() == during
     other.close()
     assert patched() == before
+
+
+# Cassettes that others open with vcrpy itself, before, within and around ours.
+
+
+def post(url: str, text: str) -> str:
+    return said(requests.post(f"{url}/chat/completions", json=body(text), timeout=10).json())
+
+
+def users(path: Path) -> Any:
+    return vcr.use_cassette(str(path), match_on=["method", "uri", "body"])
+
+
+def asked(tape: RecordingTape) -> list[str]:
+    bodies: list[Any] = [exchange.body for exchange in tape.exchanges]
+    return [each["messages"][-1]["content"] for each in bodies]
+
+
+def heard(cassette: Any) -> list[str]:
+    return [json.loads(request.body)["messages"][-1]["content"] for request in cassette.requests]
+
+
+async def test_a_tool_that_records_for_itself_hears_itself_alone(server: ScriptedServer, tmp_path: Path) -> None:
+    """B131: a cassette of one trial's tool is not the others', however they overlap."""
+    tapes = {number: recording(tmp_path / f"{number}.json") for number in range(12)}
+    recorded: dict[int, list[str]] = {}
+
+    async def trial(number: int) -> None:
+        async with httpx.AsyncClient() as client:
+            with playing(tapes[number]):
+                await ask(client, server.url, f"{number} before")
+                if number % 3 == 0:
+                    with users(tmp_path / f"{number}.yaml") as cassette:
+                        await ask(client, server.url, f"{number} within")
+                        await asyncio.to_thread(post, server.url, f"{number} in a thread")
+                    recorded[number] = heard(cassette)
+                else:
+                    await asyncio.to_thread(post, server.url, f"{number} in a thread")
+                await ask(client, server.url, f"{number} after")
+
+    before = patched()
+    with interception():
+        await asyncio.gather(*(trial(number) for number in tapes))
+    assert patched() == before
+    for number, tape in tapes.items():
+        inner = [] if number % 3 == 0 else [f"{number} in a thread"]
+        assert asked(tape) == [f"{number} before", *inner, f"{number} after"]
+        if not inner:
+            assert recorded[number] == [f"{number} within", f"{number} in a thread"]
+
+
+def test_a_test_that_records_around_ours_hears_what_is_no_trials(server: ScriptedServer, tmp_path: Path) -> None:
+    before, tape = patched(), recording(tmp_path / "ours.json")
+    with users(tmp_path / "theirs.yaml") as cassette:
+        post(server.url, "first")
+        with interception():
+            with playing(tape):
+                post(server.url, "ours")
+            post(server.url, "between")
+        post(server.url, "last")
+    assert (heard(cassette), asked(tape)) == (["first", "between", "last"], ["ours"])
+    assert patched() == before
+
+
+def test_a_cassette_that_is_opened_within_ours_outlives_them(server: ScriptedServer, tmp_path: Path) -> None:
+    before, tape = patched(), recording(tmp_path / "ours.json")
+    ours = ExitStack()
+    ours.enter_context(interception())
+    with users(tmp_path / "theirs.yaml") as cassette:
+        with playing(tape):
+            post(server.url, "ours")
+        ours.close()
+        post(server.url, "theirs")
+    assert (heard(cassette), asked(tape)) == (["theirs"], ["ours"])
+    assert patched() == before
+
+
+def test_a_cassette_from_before_that_closes_first_takes_nothing_with_it(server: ScriptedServer, tmp_path: Path) -> None:
+    before, tape = patched(), recording(tmp_path / "ours.json")
+    ours, theirs = ExitStack(), ExitStack()
+    theirs.enter_context(users(tmp_path / "theirs.yaml"))
+    ours.enter_context(interception())
+    theirs.close()
+    renew()
+    with playing(tape):
+        post(server.url, "ours")
+    ours.close()
+    assert asked(tape) == ["ours"]
+    assert patched() == before
+
+
+def test_a_cassette_of_the_users_replays_in_a_trial_that_replays(server: ScriptedServer, tmp_path: Path) -> None:
+    with users(tmp_path / "theirs.yaml"):
+        post(server.url, "theirs")
+    count = len(server.requests)
+    with (
+        guard.watching(),
+        interception(),
+        playing(replaying(tmp_path / "none.json")),
+        users(tmp_path / "theirs.yaml") as cassette,
+    ):
+        assert post(server.url, "theirs") == "echo theirs"
+        with pytest.raises(vcr.errors.CannotOverwriteExistingCassetteException, match=r"theirs\.yaml"):
+            post(server.url, "another")
+    assert cassette.play_count == 1
+    assert len(server.requests) == count
 
 
 def test_keeping_alone_patches_nothing() -> None:

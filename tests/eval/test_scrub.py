@@ -193,6 +193,16 @@ def test_variables_that_are_declared_are_secrets_whatever_they_look_like(monkeyp
     assert scrub_text("at /db") == f"at {REDACTED}"
 
 
+def test_keys_that_agents_were_given_are_secrets_and_short_ones_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B099: such a key has no shape, and stands in no variable."""
+    monkeypatch.setattr(scrub, "_keys", set())
+    scrub.declare_values(["a key/like no other", "ollama", None, 7, scrub.PLACEHOLDER])
+    for written in ("a key/like no other", quote("a key/like no other", safe="")):
+        assert scrub_text(f"refused: {written}!") == "refused: [redacted]!"
+        assert surviving_secret(written) == "the key of an agent"
+    assert scrub_text(f"ollama {scrub.PLACEHOLDER}") == f"ollama {scrub.PLACEHOLDER}"
+
+
 def test_what_stands_in_for_a_key_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", PLACEHOLDER)
     assert scrub_text(f"sent {PLACEHOLDER}") == f"sent {PLACEHOLDER}"

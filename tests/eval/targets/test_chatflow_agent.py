@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from chatflow_eval.outcome import Outcome
 from chatflow_eval.retries import CallLimits
 from chatflow_eval.scenario import Limits, Scenario, SettingsSpec, Swarm, Turn
 from chatflow_eval.targets import Opening, target_of
+from chatflow_eval.targets.names import check_names
 from chatflow_eval.testing import Reply, ScriptedServer
 from chatflow_eval.trace import Edge, LimitStep, ToolStep, TurnTrace, WarningStep
 from chatflow_eval.trial import Mode
@@ -31,6 +33,13 @@ FRAMEWORK: Literal["chatflow_agent"] = "chatflow_agent"
 
 def theirs(name: str, **more: Any) -> Any:
     return chatflow_agent.Agent(name, f"You are {name}.", **more)
+
+
+class Unlike:
+    """Has a name, and is no agent."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
 def pair() -> Any:
@@ -420,6 +429,16 @@ async def test_instructions_and_tools_still_read_the_context() -> None:
     assert [step.result for step in turn.steps if isinstance(step, ToolStep)] == ["gold"]
 
 
+async def test_what_their_tools_write_to_the_context_is_told() -> None:
+    @tool
+    def remember(context: dict[str, Any], tier: str) -> str:
+        context["tier"] = tier
+        return "noted"
+
+    turn = await said(lambda: Agent("A", tools=[remember]), {"call": {"remember": {"tier": "gold"}}}, {"say": "Noted."})
+    assert turn.context == {"tier": "gold"}
+
+
 @pytest.mark.parametrize(
     ("build", "words"),
     [
@@ -427,11 +446,31 @@ async def test_instructions_and_tools_still_read_the_context() -> None:
         (lambda: praisonai.Agent("A", handoffs=[praisonai.Agent("B")]), "call that comes back"),
         (lambda: 7, "a int"),
         (lambda: "text", "a str"),
+        (lambda: theirs("A", handoffs=[Unlike("B")]), "has no attribute 'handoffs'"),
     ],
 )
 def test_what_it_has_no_equal_for_is_an_error(build: Callable[[], object], words: str) -> None:
     with pytest.raises(TargetError, match=words):
         target_of(build, FRAMEWORK).topology()
+
+
+@pytest.mark.parametrize("name", ["", "B\nC", " "])
+def test_a_name_that_no_scenario_can_say_is_an_error_that_shows_it(name: str) -> None:
+    given = scenario(lambda: theirs("A", handoffs=[theirs(name)]), Turn("hello"))
+    with pytest.raises(TargetError, match=re.escape(repr(name))):
+        check_names([given], [FRAMEWORK])
+
+
+def test_a_tool_that_no_provider_takes_is_an_incident_and_stops_nothing(tmp_path: Path) -> None:
+    def look() -> str:
+        return "found"
+
+    given = scenario(
+        lambda: theirs("A", tools=[chatflow_agent.Tool(look, name="look it up!")]),
+        Turn("hello", script=[{"say": "Hello."}]),
+    )
+    check_names([given], [FRAMEWORK])
+    assert "invalid_history" in kinds(attempt(given, tmp_path))
 
 
 def test_the_reference_runtime_says_how_to_run_agents_that_are_not_its_own() -> None:
@@ -452,6 +491,9 @@ def test_a_runner_that_every_trial_shares_keeps_them_apart(tmp_path: Path) -> No
     found = outcome.collect(trial.plan(given, root=tmp_path, frameworks=[FRAMEWORK]), concurrency=8)
     assert {each.status for each in found} == {"passed"}
     assert shared.starting_agent.engine is None, "its agents are as they were"
+    sessions = [shared.session_store.get(name) for name in shared.session_store.list_sessions()]
+    assert len(sessions) == 20
+    assert all("add_message" not in vars(session) for session in sessions), "and so are its sessions"
 
 
 def test_a_store_on_disk_works_and_its_pointer_is_followed(tmp_path: Path) -> None:

@@ -1073,3 +1073,27 @@ def test_any_bytes_are_read_or_refused_with_words(raw: bytes, status: int) -> No
 def test_addresses_are_written_as_clients_write_them(host: str, port: int | None, path: str, scheme: str) -> None:
     http = f"{scheme}://{host}{f':{port}' if port else ''}/{path}"
     assert address(http) == str(httpx.URL(address(http)))
+
+
+@pytest.mark.parametrize(
+    ("path", "leads_to"),
+    [("/a/../b", "/b"), ("/./a", "/a"), ("/a/.", "/a/"), ("/a/..", "/"), ("/../../a/", "/a/"), ("/...", "/...")],
+)
+def test_dots_in_addresses_lead_where_clients_take_them(path: str, leads_to: str) -> None:
+    assert address(f"http://localhost{path}") == f"http://localhost{leads_to}"
+
+
+async def test_a_service_that_streams_is_told_what_is_wrong() -> None:
+    events = (200, {"Content-Type": "text/event-stream"}, b'data: {"reply": "a"}\n\n')
+    with Served(lambda _: events).up() as served:
+        trace = await converse(Service(http=served.url), "hi")
+    assert "stream of events" in failure(trace.turns[0]).message
+
+
+async def test_an_unknown_certificate_names_the_variable_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed")
+
+    monkeypatch.setattr(httpx.AsyncClient, "post", refuse)
+    trace = await converse(Service(http="https://localhost:1/chat"), "hi")
+    assert "SSL_CERT_FILE" in failure(trace.turns[0]).message
