@@ -168,7 +168,7 @@ def everything_of(report: Report, folder: Path, text: str) -> str:
         with table.open(encoding="utf-8", newline="") as file:
             assert len({len(row) for row in csv.reader(file)}) == 1
     for table in (folder / "jsonl").iterdir():
-        assert [json.loads(line) for line in table.read_text(encoding="utf-8").splitlines()]
+        assert [json.loads(line) for line in table.read_text(encoding="utf-8").split("\n")[:-1]]
     kept = Decision.kept(keep_ruling(report, decision.rules))
     made = [
         html.render(report, kept),

@@ -68,6 +68,15 @@ def shown(judged: list[Outcome], tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
+@pytest.fixture(autouse=True)
+def _as_it_was(shown: Path) -> Iterator[None]:
+    """What a test put into the folder goes with it, also where it failed."""
+    yield
+    for run in shown.iterdir():
+        if run.name not in ("first", "second", "bad"):
+            shutil.rmtree(run)
+
+
 @pytest.fixture(scope="module")
 def address(shown: Path) -> Iterator[str]:
     """Where `chatflow-eval view` serves the folder; it may say nothing on the way."""
@@ -189,11 +198,11 @@ def test_the_list_follows_a_run_and_keeps_what_is_chosen(visit: Visitor, shown: 
     going.wait_for()
     run.append(judged[0])
     going.filter(has_text="1 of 2 trials").wait_for()
-    assert page.locator("h1").inner_text() == "4 runs"
+    page.locator("h1").filter(has_text="4 runs").wait_for()
     run.append(judged[1])
     run.close()
     going.wait_for(state="detached")
-    assert page.get_by_label("now as run").is_visible()
+    page.get_by_label("now as run").wait_for()
     assert page.get_by_label("first as run").is_checked()
     assert page.evaluate("document.activeElement.value") == "first"
     assert page.evaluate("window.same"), "it was not loaded again"
