@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -71,6 +72,7 @@ class ScriptedServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="scripted-server", daemon=True)
         self._runner: web.AppRunner | None = None
+        self._door: socket.socket | None = None
         self.requests: list[dict[str, Any]] = []
         self.port = 0
 
@@ -97,20 +99,27 @@ class ScriptedServer:
         app.router.add_post("/v1/chat/completions", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        self._door = socket.create_server(("127.0.0.1", 0))
+        await web.SockSite(self._runner, self._door).start()
+        self.port = self._door.getsockname()[1]
 
     async def _stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._runner is None or self._runner.server is None or self._door is None:
+            return
+        # asyncio drops connections that are on their way in when it is told to close: nobody new comes in, and who is
+        # on the way is let in first. All of it takes rounds of the loop, and there are none once it stops.
+        self._loop.remove_reader(self._door)
+        await _rounds()
+        open_ones = [connection.transport for connection in self._runner.server.connections]
+        await self._runner.cleanup()
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        # A connection is closed in the loop's next rounds, and there are none once it stops.
-        for _ in range(3):
-            await asyncio.sleep(0)
+        for transport in open_ones:
+            if transport is not None:
+                transport.abort()
+        await _rounds()
 
     async def _serve(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -124,6 +133,11 @@ class ScriptedServer:
             status=reply.status,
             headers={"Content-Type": "application/json", **reply.headers},
         )
+
+
+async def _rounds() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 def _in_order(replies: Iterator[Reply]) -> Answering:
