@@ -553,18 +553,23 @@ def _scenarios(frames: Frames) -> Iterator[ScenarioNumbers]:
     sizes, right = of_each_trial(judged), of_each_trial(judged, judged["right"].to_numpy())
     incidents, calls = of_each_trial(frames.incidents), of_each_trial(frames.calls)
     status, seconds = trials["status"].to_numpy(), trials["seconds"].to_numpy()
-    for _, places in sorted(trials.groupby("unit").indices.items()):
-        first = trials.iloc[places[0]]
+    units = [places for _, places in sorted(trials.groupby("unit").indices.items())]
+    # Column by column: a row of a frame costs as much as all the rest of what is done for a scenario.
+    heads = trials.iloc[[places[0] for places in units]]
+    names = zip(
+        *(heads[column].tolist() for column in ("file", "line", "scenario", "tags", "target", "model")), strict=True
+    )
+    for places, (file, line, scenario, tags, target, model) in zip(units, names, strict=True):
         counts = np.bincount(status[places], minlength=len(STATUSES)).tolist()
         passed, tried = counts[0], counts[0] + counts[1]
         clusters = tuple(zip(right[places].tolist(), sizes[places].tolist(), strict=True))
         yield ScenarioNumbers(
-            file=str(first["file"]),
-            line=int(first["line"]),
-            scenario=str(first["scenario"]),
-            tags=frames.tuples[int(first["tags"])],
-            target=str(first["target"]),
-            model=str(first["model"]),
+            file=str(file),
+            line=int(line),
+            scenario=str(scenario),
+            tags=frames.tuples[int(tags)],
+            target=str(target),
+            model=str(model),
             trials=dict(zip(STATUSES, counts, strict=True)),
             pass_rate=_small_rate(((1, 1),) * passed + ((0, 1),) * (tried - passed), "pass_rate"),
             flaky=0 < passed < tried,

@@ -34,7 +34,7 @@ from chatflow_eval.tape import (
 )
 from chatflow_eval.targets import Conversation, Opening, Target, close_connections, target_of
 from chatflow_eval.targets.failures import ends_the_run
-from chatflow_eval.trace import Failure, Hop, ModelStep, Trace
+from chatflow_eval.trace import Failure, Hop, ModelStep, Trace, TurnTrace
 from chatflow_eval.trial import Trial
 
 Status: TypeAlias = Literal["passed", "failed", "errored", "skipped"]
@@ -266,7 +266,7 @@ def rejudge(outcomes: Iterable[Outcome], scenarios: Sequence[Scenario]) -> Itera
 async def _converse(conversation: Conversation, scenario: Scenario, tape: Tape | None) -> Trace:
     spent = 0.0
     missed: CassetteError | None = None
-    trace = Trace(topology=conversation.topology)
+    turns: tuple[TurnTrace, ...] = ()
     for turn in scenario.turns:
         left = None if scenario.timeout is None else max(0.0, scenario.timeout - spent)
         said = await conversation.say(turn.user, script=turn.script, within=left)
@@ -276,7 +276,8 @@ async def _converse(conversation: Conversation, scenario: Scenario, tape: Tape |
             said = replace(said, failure=failure_of(missed))
         spent += said.seconds
         # A service may say only while it answers who its agents are, and agents may be hired on the way.
-        trace = Trace(topology=conversation.topology, turns=(*trace.turns, said))
+        turns = (*turns, said)
+        trace = Trace(topology=conversation.topology, turns=turns)
         if _stopped(scenario, trace) or (scenario.on_failure == "stop" and _failed(scenario, trace)):
             break
     return trace

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, overload
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
 
 from chatflow_eval import __version__
 from chatflow_eval.errors import ReportError
@@ -347,13 +348,20 @@ def _clean(text: str) -> str:
     return _spelled(scrub_text(text))
 
 
+def _indented(summary: dict[str, Any]) -> bytes:
+    try:
+        return to_json(summary, indent=1)
+    except PydanticSerializationError:
+        # JSON spells a lone surrogate as a backslash would.
+        return json.dumps(summary, ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace")
+
+
 def _replace_summary(folder: Path, summary: dict[str, Any]) -> None:
     """Replace `report.json` as a whole, so that it is never half written."""
     beside = folder / f"{SUMMARY}.new"
     try:
-        # JSON spells a lone surrogate as a backslash would.
-        with beside.open("w", encoding="utf-8", errors="backslashreplace") as file:
-            json.dump(summary, file, ensure_ascii=False, indent=1)
+        with beside.open("wb") as file:
+            file.write(_indented(summary))
             file.flush()
             os.fsync(file.fileno())
         beside.replace(folder / SUMMARY)
