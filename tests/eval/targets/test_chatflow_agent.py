@@ -281,6 +281,14 @@ def test_cf_7_a_tool_that_is_called_like_a_transfer(tmp_path: Path) -> None:
     assert found.trace.turns[0].agents == ("A", "B")
 
 
+def test_cf_15_agents_of_other_providers_are_asked_of_gemini(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    found = faulty(lambda: chatflow_agent.Runner(theirs("A", model="gpt-4o")), tmp_path, Turn("hello"))
+    assert found.status == "errored"
+    assert "Gemini API client is not configured" in found.why
+
+
 def test_cf_9_a_failed_turn_forgets_its_words_and_keeps_its_agent(tmp_path: Path) -> None:
     replies = [Reply(calls=(("transfer_to_b", {}),)), Reply(status=400, body="no"), Reply(text="B here.")]
     with ScriptedServer(replies) as server:
