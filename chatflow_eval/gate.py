@@ -13,7 +13,7 @@ from chatflow_eval.incidents import KINDS
 from chatflow_eval.metrics import Cost, Rate, ScenarioNumbers
 from chatflow_eval.outcome import Outcome
 from chatflow_eval.report import Report, RuleResult
-from chatflow_eval.scenario import REFERENCE
+from chatflow_eval.trial import model_name
 
 NAMED = 3
 """How many trials or scenarios the reason of a closed rule names."""
@@ -285,5 +285,5 @@ def _all_pass(report: Report) -> RuleResult:
 
 
 def _name(outcome: Outcome) -> str:
-    on = "" if outcome.target == REFERENCE else f"{outcome.target}: "
-    return f"{outcome.scenario} ({on}{outcome.model}, repeat {outcome.repeat}: {outcome.status})"
+    model = model_name(outcome.target, outcome.model)
+    return f"{outcome.scenario} ({model}, repeat {outcome.repeat}: {outcome.status})"

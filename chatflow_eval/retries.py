@@ -70,10 +70,15 @@ def may_pass(error: Exception) -> bool:
     """Whether asking again may help."""
     status = status_of(error)
     if status is not None:
-        return status in (408, 429) or 500 <= status <= 599
+        return status_may_pass(status)
     if isinstance(error, ConnectionError | TimeoutError):
         return True
     return any(kind.__name__ in _BROKEN for kind in type(error).__mro__)
+
+
+def status_may_pass(status: int) -> bool:
+    """Whether asking again may help after an answer of this HTTP status."""
+    return status in (408, 429) or 500 <= status <= 599
 
 
 def pause_after(error: Exception, attempt: int) -> float:

@@ -137,12 +137,10 @@ class ToolSpec(Value):
     """The first that fits a call answers it."""
 
 
-class HandoffSpec(Value):
-    """A declared handoff; in YAML also the agent's name alone."""
+class _Handoff(Value):
+    """A handoff to an agent; in YAML also the agent's name alone."""
 
     agent: Name
-    tool_name: ToolName | None = None
-    description: Prose | None = None
 
     short: ClassVar = (TEXT_SCHEMA,)
 
@@ -150,6 +148,13 @@ class HandoffSpec(Value):
     @classmethod
     def _name(cls, value: Any) -> Any:
         return {"agent": value} if isinstance(value, str) else value
+
+
+class HandoffSpec(_Handoff):
+    """A declared handoff; in YAML also the agent's name alone."""
+
+    tool_name: ToolName | None = None
+    description: Prose | None = None
 
 
 class AgentSpec(Value):
@@ -167,18 +172,20 @@ Dialect: TypeAlias = Literal["chatflow", "praisonai", "synaptic"]
 
 def _agents(value: Any) -> Any:
     """Agents in order from a mapping of their names."""
-    if not isinstance(value, dict):
-        return value
-    agents = []
-    for name, spec in value.items():
+    return _named(value, "`instructions`, `handoffs` and `tools`") if isinstance(value, dict) else value
+
+
+def _named(agents: dict[Any, Any], parts: str) -> list[dict[str, Any]]:
+    """What is said of each agent, with the name that it is a mapping's key by."""
+    named = []
+    for name, spec in agents.items():
         fields = _blank(spec)
         if not isinstance(fields, dict):
-            problem = f"expected an agent's `instructions`, `handoffs` and `tools`, found {shown(spec)}"
-            raise _refusals([((name,), refusal(problem))])
+            raise _refusals([((name,), refusal(f"expected an agent's {parts}, found {shown(spec)}"))])
         if "name" in fields:
             raise _refusals([((name, "name"), refusal("an agent's name is its key in `agents`"))])
-        agents.append({"name": name, **fields})
-    return agents
+        named.append({"name": name, **fields})
+    return named
 
 
 def _inconsistent(agents: Sequence[tuple[str, list[str]]], start: str) -> Iterator[tuple[Loc, PydanticCustomError]]:
@@ -259,20 +266,12 @@ def _web(value: str) -> str:
     return _address(value)
 
 
-class ServiceHandoff(Value):
+class ServiceHandoff(_Handoff):
     """A handoff that an agent of a service has; in YAML also the agent's name alone."""
 
-    agent: Name
     tool_name: Name | None = None
     kind: HopKind = "transfer"
     """A `call` comes back."""
-
-    short: ClassVar = (TEXT_SCHEMA,)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name(cls, value: Any) -> Any:
-        return {"agent": value} if isinstance(value, str) else value
 
 
 class ServiceAgent(Value):
@@ -286,16 +285,7 @@ class ServiceAgent(Value):
 def _service_agents(value: Any) -> Any:
     """Agents in order from a list of their names, or from a mapping of them."""
     if isinstance(value, dict):
-        agents = []
-        for name, spec in value.items():
-            fields = _blank(spec)
-            if not isinstance(fields, dict):
-                problem = f"expected an agent's `handoffs` and `tools`, found {shown(spec)}"
-                raise _refusals([((name,), refusal(problem))])
-            if "name" in fields:
-                raise _refusals([((name, "name"), refusal("an agent's name is its key in `agents`"))])
-            agents.append({"name": name, **fields})
-        return agents
+        return _named(value, "`handoffs` and `tools`")
     return [{"name": each} if isinstance(each, str) else each for each in many(value)]
 
 

@@ -123,6 +123,11 @@ def label(model: ModelChoice | None) -> str:
     return model if isinstance(model, str) else ", ".join(f"{agent}={name}" for agent, name in model.items())
 
 
+def model_name(target: str, model: str) -> str:
+    """A model's label, with what its agents ran on where that is not the reference runtime."""
+    return model if target == REFERENCE else f"{target}: {model}"
+
+
 def _file_name(model: ModelChoice | None) -> str:
     if model is None or isinstance(model, str):
         return label(model)

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from chatflow_eval.retries import CallLimits, persist
+from chatflow_eval.retries import CallLimits, persist, status_may_pass
 from chatflow_eval.scenario import SettingsSpec
 from chatflow_eval.targets.certificates import certificates
 from chatflow_runtime.completions import render_completion
@@ -47,7 +47,7 @@ class ChatClient(httpx.AsyncClient):
 
         async def once() -> httpx.Response:
             response = await self._post(url, json=body, **options)
-            if response.status_code in (408, 429) or response.status_code >= 500:
+            if status_may_pass(response.status_code):
                 raise _Refused(response)
             if response.is_success and not _is_object(response.text):
                 raise _Unreadable(response)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.environment import TemplateStream
 from markupsafe import Markup
 
@@ -23,6 +18,7 @@ from chatflow_eval.metrics import DEFINITIONS, Numbers, Rate, ScenarioNumbers
 from chatflow_eval.outcome import Outcome, Status
 from chatflow_eval.report import PAGE, SUMMARY, TRIALS, OutcomeKey, Report
 from chatflow_eval.writers import links, panels, payload, words
+from chatflow_eval.writers.templates import environment, hash_source, source
 
 STYLES, SCRIPTS = ("report.css", "panels.css"), ("vendor/dagre.min.js", "graph.js")
 PARTS = tuple(f"report/{part}.js" for part in ("elements", "data", "fragments", "filters", "list", "trial", "page"))
@@ -61,13 +57,13 @@ def _stream(report: Report, decision: Decision | None, comparison: Comparison | 
     metrics, seen = report.metrics, _Seen()
     blocks = tuple(payload.blocks(report, seen.add))
     comparison = comparison or (decision.comparison if decision else None)
-    styles = tuple(Markup(_source(name)) for name in STYLES)
-    scripts = (*(Markup(_source(name)) for name in SCRIPTS), Markup(_trials_script()))
+    styles = tuple(Markup(source(name)) for name in STYLES)
+    scripts = (*(Markup(source(name)) for name in SCRIPTS), Markup(_trials_script()))
     scenarios = _scenarios(metrics.scenarios)
     broken = seen.broken
     shown = panels.of(report)
     page = (
-        _environment()
+        environment()
         .get_template("report.html.j2")
         .stream(
             report=report,
@@ -115,44 +111,15 @@ def _stream(report: Report, decision: Decision | None, comparison: Comparison | 
     return page
 
 
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("chatflow_eval"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_printable,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-def _printable(value: Any) -> Any:
-    return words.printable(value) if type(value) is str else value
-
-
-def _source(name: str) -> str:
-    """A file of ours that the page holds as it is."""
-    environment = _environment()
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
-
-
 def _trials_script() -> str:
     """The parts as one script, whose names nobody else sees."""
-    return "\n".join(('"use strict";', "{", *map(_source, PARTS), "}"))
+    return "\n".join(('"use strict";', "{", *map(source, PARTS), "}"))
 
 
 def _policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
     """Nothing is loaded, and nothing runs but our own styles and scripts, known by their hashes."""
-    return (
-        f"default-src 'none'; style-src {' '.join(map(_hash, styles))}; script-src {' '.join(map(_hash, scripts))}; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    looks, runs = (" ".join(map(hash_source, texts)) for texts in (styles, scripts))
+    return f"default-src 'none'; style-src {looks}; script-src {runs}; base-uri 'none'; form-action 'none'"
 
 
 # The top of the page.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import re
 import shlex
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from chatflow_eval.history import PastModel, PastRate, PastRun
@@ -24,6 +22,7 @@ from chatflow_eval.listing import Entry, State
 from chatflow_eval.outcome import Status
 from chatflow_eval.progress import Standing
 from chatflow_eval.writers import links, words
+from chatflow_eval.writers.templates import environment, hash_source, source
 
 RUNS_OF_TREND, MODELS_OF_TREND = 60, 6
 """How many are drawn, the newest of them."""
@@ -128,37 +127,18 @@ def problem(text: str) -> Page:
     return _page("problem", problem=text)
 
 
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("chatflow_eval"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=lambda value: words.printable(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
 def _render(template: str, **values: Any) -> str:
     shared = {"words": words, "symbols": words.SYMBOLS, "links": links, "failing": FAILING}
-    return _environment().get_template(f"view/{template}.html.j2").render(**shared, **values)
+    return environment().get_template(f"view/{template}.html.j2").render(**shared, **values)
 
 
 def _page(template: str, *, script: str = "", **values: Any) -> Page:
-    style = _colours() + _source("view/view.css")
-    program = _source(f"view/{script}") if script else ""
+    style = _colours() + source("view/view.css")
+    program = source(f"view/{script}") if script else ""
     text = _render(template, style=Markup(style), script=Markup(program), **values)
-    runs = f"script-src '{_hash(program)}'; connect-src 'self'; " if script else ""
-    loads = f"style-src '{_hash(style)}'; {runs}img-src 'self'"
+    runs = f"script-src {hash_source(program)}; connect-src 'self'; " if script else ""
+    loads = f"style-src {hash_source(style)}; {runs}img-src 'self'"
     return Page(text, f"default-src 'none'; {loads}; base-uri 'none'; form-action 'self'")
-
-
-@cache
-def _source(name: str) -> str:
-    environment = _environment()
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
 
 
 _ROOT = re.compile(r"(@media[^{}]*\{)?\s*(:root\s*\{[^{}]*\})")
@@ -167,12 +147,8 @@ _ROOT = re.compile(r"(@media[^{}]*\{)?\s*(:root\s*\{[^{}]*\})")
 @cache
 def _colours() -> str:
     """Those of the report, in light, in dark and on paper: the rules in its style that are of the root alone."""
-    found = _ROOT.findall(_source("report.css"))
+    found = _ROOT.findall(source("report.css"))
     return "".join(f"{medium}{rule}}}\n" if medium else f"{rule}\n" for medium, rule in found)
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 # All runs.

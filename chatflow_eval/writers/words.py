@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from chatflow_eval import trial
 from chatflow_eval.checks import Verdict
 from chatflow_eval.comparison import Difference, ScenarioChange, Side
 from chatflow_eval.incidents import KINDS, Incident, IncidentKind
@@ -176,7 +177,7 @@ def trial_name(outcome: Outcome) -> str:
 
 def model_name(target: str, model: str) -> str:
     """The model, with its target where that is not the reference runtime."""
-    return one_line(model if target == "chatflow" else f"{target}: {model}")
+    return one_line(trial.model_name(target, model))
 
 
 def order(outcome: Outcome) -> tuple[str, int, str, str, str, int]:
